@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+BENCHMARKS ?= $(sort $(wildcard benchmarks/*.py))
+
+.PHONY: demo test bench format clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+# One thread per process: the test workers already fill the cores.
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+	$(BIN)/lint-imports
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+bench: $(STAMP)
+	$(INSTALL) -e '.[bench]'
+	set -e; for script in $(BENCHMARKS); do $(BIN)/python $$script; done
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e '.[dev]'
+	touch $@
