@@ -1,0 +1,259 @@
+"""From a CVXPY problem with parameters to a :class:`ConeProgram`, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+import torch
+from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
+
+from drolayers.conic.program import AffineMap, ConeProgram, Cones, Slot
+from drolayers.errors import ModelError
+
+_UNUSED = -2
+
+
+class _Canonical(CLARABEL):
+    """Not a solver: how CVXPY is asked for the cone form.
+
+    The stock interfaces refuse a boolean cone program, and turn bounds of variables into anonymous rows. This one keeps
+    integrality aside and leaves the bounds in ``lower_bounds`` and ``upper_bounds``.
+    """
+
+    MIP_CAPABLE = True
+    BOUNDED_VARIABLES = True
+    MI_SUPPORTED_CONSTRAINTS = CLARABEL.SUPPORTED_CONSTRAINTS
+
+    def name(self) -> str:
+        """A name of its own, so that CVXPY's cache never confuses it with Clarabel."""
+        return "DROLAYERS"
+
+
+def compile_program(problem: cp.Problem, parameters: Sequence[cp.Parameter] | None = None) -> ConeProgram:
+    """Compile a parametrised CVXPY problem.
+
+    Args:
+        problem: a minimisation (or maximisation: its objective is negated) that is DCP and DPP.
+        parameters: the order of the parameters in ``theta``; each is laid out row by row, as torch does. Parameters
+            that the problem does not use may be listed: they are ignored. By default, ``problem.parameters()``.
+
+    Raises:
+        ModelError: not convex, not DPP, an unsupported cone or parameter, or an unbounded integer variable.
+    """
+    listed = list(problem.parameters() if parameters is None else parameters)
+    _check(problem, listed)
+    # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
+    fresh = cp.Problem(problem.objective, problem.constraints)
+    data, _, _ = fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend="COO")
+    canonical = data["param_prob"]
+    dims = canonical.cone_dims
+    if dims.psd or dims.pnd:
+        raise ModelError("The problem needs semidefinite or n-dimensional power cones, which are not supported.")
+
+    columns = canonical.x.size
+    theta_slots, theta_size, order = _theta_layout(listed, canonical)
+    stacked = _stacked(canonical.reduced_A, order, columns)
+    bound_rows, bound_offsets, integers = _bound_rows(canonical, problem)
+    # The bounds close the block of nonnegative rows.
+    at = dims.zero + dims.nonneg
+    first_lower, extra = at, bound_rows.shape[0]
+    rows, cols, coefficient, constant = stacked
+    rows = np.where(rows >= at, rows + extra, rows)
+    rows = np.concatenate([rows, at + bound_rows.row])
+    cols = np.concatenate([cols, bound_rows.col])
+    coefficient = sp.vstack([coefficient, sp.csr_array((bound_rows.nnz, theta_size))], format="csr")
+    constant = np.concatenate([constant, bound_rows.data])
+
+    is_rhs = cols == columns
+    cones = Cones(
+        zero=int(dims.zero),
+        nonneg=int(dims.nonneg) + extra,
+        soc=tuple(int(d) for d in dims.soc),
+        exp=int(dims.exp),
+        power=tuple(float(a) for a in dims.p3d),
+    )
+    by_row = np.lexsort((cols, rows))
+    A_entries = by_row[~is_rhs[by_row]]
+    # CVXPY's rows read  s = A'x + b'; ours read Ax + s = b.
+    A_map = _affine(-constant[A_entries], -coefficient[A_entries])
+    rhs_rows = rows[is_rhs]
+    spread = sp.csr_array(
+        (np.ones(rhs_rows.size), (rhs_rows, np.arange(rhs_rows.size))), shape=(cones.rows, rhs_rows.size)
+    )
+    b_constant = spread @ constant[is_rhs]
+    b_constant[at : at + extra] += bound_offsets
+    b_map = _affine(b_constant, sp.csr_array(spread @ coefficient[is_rhs]))
+
+    q_coefficient, q_constant = _select(sp.csc_array(canonical.q), order)
+    P_indptr, P_indices, P_map = _quadratic(canonical, order, columns, theta_size)
+    column, lower, upper = integers
+    return ConeProgram(
+        cones=cones,
+        columns=columns,
+        theta_size=theta_size,
+        A_indptr=_long(np.searchsorted(rows[A_entries], np.arange(cones.rows + 1))),
+        A_indices=_long(cols[A_entries]),
+        P_indptr=P_indptr,
+        P_indices=P_indices,
+        A_map=A_map,
+        b_map=b_map,
+        q_map=_affine(q_constant[:-1], q_coefficient[:-1]),
+        P_map=P_map,
+        constant_map=_affine(q_constant[-1:], q_coefficient[-1:]),
+        variables=tuple(
+            Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id))
+            for v in problem.variables()
+            if v.id in canonical.var_id_to_col
+        ),
+        parameters=theta_slots,
+        integers=_long(column),
+        lower_rows=_long(first_lower + lower),
+        upper_rows=_long(first_lower + upper),
+    )
+
+
+def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
+    """Name the first thing that cannot be compiled."""
+    for parameter in problem.parameters():
+        if not any(parameter.id == p.id for p in parameters):
+            raise ModelError(f"Parameter {parameter.name()} is used in the problem but is not listed in parameters.")
+        structured = [
+            a for a in ("PSD", "NSD", "symmetric", "diag", "hermitian", "sparsity") if parameter.attributes.get(a)
+        ]
+        if structured or parameter.is_complex():
+            raise ModelError(
+                f"Parameter {parameter.name()} has structure {structured or 'complex'}, which CVXPY rewrites: "
+                "declare it without and pass the full array."
+            )
+    for part in (problem.objective, *problem.constraints):
+        expressions = list(part.args)
+        if not part.is_dcp():
+            raise ModelError(f"Not convex: {_offender(expressions, dpp=False) or part}.")
+        if not part.is_dcp(dpp=True):
+            raise ModelError(
+                f"Not DPP (a product of parameters, or a parameter where only constants may stand): "
+                f"{_offender(expressions, dpp=True) or part}."
+            )
+
+
+def _offender(expressions: list[cp.Expression], dpp: bool) -> cp.Expression | None:
+    """The innermost expression that breaks the rules."""
+
+    def follows(expression: cp.Expression) -> bool:
+        with cp.utilities.scopes.dpp_scope() if dpp else cp.utilities.scopes.quad_form_dpp_scope():
+            return bool(expression.is_convex() or expression.is_concave())
+
+    for expression in expressions:
+        if isinstance(expression, cp.Expression) and not follows(expression):
+            return _offender(expression.args, dpp) or expression
+    return None
+
+
+def _theta_layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[Slot, ...], int, np.ndarray]:
+    """Where parameters stand in theta, and CVXPY's column for each entry of theta (-2 for one that is unused)."""
+    slots, order, offset = [], [], 0
+    for parameter in listed:
+        slots.append(Slot(parameter.name(), offset, tuple(parameter.shape), int(parameter.id)))
+        first = canonical.param_id_to_col.get(parameter.id)  # type: ignore[attr-defined]
+        if first is None:
+            order.append(np.full(parameter.size, _UNUSED))
+        else:
+            # theta is laid out in C order, CVXPY's columns in Fortran order.
+            fortran = np.arange(parameter.size).reshape(parameter.shape, order="F")
+            order.append(int(first) + fortran.ravel(order="C"))
+        offset += parameter.size
+    flat = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
+    return tuple(slots), offset, flat
+
+
+def _stacked(
+    reduced: object, order: np.ndarray, columns: int
+) -> tuple[np.ndarray, np.ndarray, sp.csr_array, np.ndarray]:
+    """Entries of CVXPY's [A | b] as (row, column, coefficients of theta, constant)."""
+    reduced.cache()  # type: ignore[attr-defined]
+    if reduced.problem_data_index is None:  # type: ignore[attr-defined]
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing, sp.csr_array((0, order.size)), np.zeros(0)
+    rows, indptr, _ = reduced.problem_data_index  # type: ignore[attr-defined]
+    cols = np.repeat(np.arange(columns + 1), np.diff(indptr))
+    coefficient, constant = _select(sp.csc_array(reduced.reduced_mat), order)  # type: ignore[attr-defined]
+    return np.asarray(rows, dtype=np.int64), cols, coefficient, constant
+
+
+def _select(matrix: sp.csc_array, order: np.ndarray) -> tuple[sp.csr_array, np.ndarray]:
+    """Split CVXPY's parameter columns into those of theta, in theta's order, and the constant."""
+    used = order != _UNUSED
+    spread = sp.csr_array(
+        (np.ones(used.sum()), (order[used], np.flatnonzero(used))), shape=(matrix.shape[1], order.size)
+    )
+    return sp.csr_array(matrix @ spread), matrix[:, [-1]].toarray()[:, 0]
+
+
+def _bound_rows(
+    canonical: object, problem: cp.Problem
+) -> tuple[sp.coo_array, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Rows for the bounds of variables, written as CVXPY writes rows, and where the integers' bounds are."""
+    x = canonical.x  # type: ignore[attr-defined]
+    columns = x.size
+    lower, upper = (
+        np.full(columns, end) if bound is None else np.array(bound, dtype=float)
+        for bound, end in ((canonical.lower_bounds, -np.inf), (canonical.upper_bounds, np.inf))  # type: ignore[attr-defined]
+    )
+    boolean = np.array([i[0] for i in x.boolean_idx], dtype=np.int64)
+    integer = np.sort(np.concatenate([boolean, np.array([i[0] for i in x.integer_idx], dtype=np.int64)]))
+    lower[boolean], upper[boolean] = np.maximum(lower[boolean], 0.0), np.minimum(upper[boolean], 1.0)
+    for column in integer:
+        if not (np.isfinite(lower[column]) and np.isfinite(upper[column])):
+            name = next(
+                v.name()
+                for v in problem.variables()
+                if 0 <= column - canonical.var_id_to_col.get(v.id, columns) < v.size  # type: ignore[attr-defined]
+            )
+            raise ModelError(
+                f"Integer variable {name} is not bounded: declare it with cp.Variable(..., bounds=[lo, hi])."
+            )
+    lower[integer], upper[integer] = np.ceil(lower[integer] - 1e-9), np.floor(upper[integer] + 1e-9)
+    low, high = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
+    count = low.size + high.size
+    sign = np.concatenate([np.ones(low.size), -np.ones(high.size)])
+    matrix = sp.coo_array((sign, (np.arange(count), np.concatenate([low, high]))), shape=(count, columns))
+    offsets = np.concatenate([-lower[low], upper[high]])
+    return matrix, offsets, (integer, np.searchsorted(low, integer), low.size + np.searchsorted(high, integer))
+
+
+def _quadratic(
+    canonical: object, order: np.ndarray, columns: int, theta_size: int
+) -> tuple[torch.Tensor, torch.Tensor, AffineMap]:
+    """The full symmetric quadratic form, by rows."""
+    if canonical.P is None:  # type: ignore[attr-defined]
+        empty = _affine(np.zeros(0), sp.csr_array((0, theta_size)))
+        return torch.zeros(columns + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), empty
+    reduced = canonical.reduced_P  # type: ignore[attr-defined]
+    reduced.cache()
+    rows, indptr, _ = reduced.problem_data_index
+    cols = np.repeat(np.arange(columns), np.diff(indptr))
+    coefficient, constant = _select(sp.csc_array(reduced.reduced_mat), order)
+    by_row = np.lexsort((cols, rows))
+    offsets = _long(np.searchsorted(np.asarray(rows)[by_row], np.arange(columns + 1)))
+    return offsets, _long(cols[by_row]), _affine(constant[by_row], coefficient[by_row])
+
+
+def _affine(constant: np.ndarray, coefficient: sp.csr_array) -> AffineMap:
+    """An affine map from its dense constant and sparse linear part."""
+    entries = sp.coo_array(coefficient)
+    entries.sum_duplicates()
+    keep = entries.data != 0.0
+    return AffineMap(
+        torch.from_numpy(np.ascontiguousarray(constant, dtype=np.float64)),
+        _long(entries.row[keep]),
+        _long(entries.col[keep]),
+        torch.from_numpy(np.ascontiguousarray(entries.data[keep], dtype=np.float64)),
+    )
+
+
+def _long(values: np.ndarray) -> torch.Tensor:
+    """Indices as torch wants them."""
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64))

@@ -1,0 +1,89 @@
+"""diffcp with Clarabel: the reference back end, and the one for platforms where Moreau has no wheel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from drolayers.conic.clarabel import ClarabelRescue, matrices
+from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.solution import WarmStart
+from drolayers.errors import MissingExtraError
+from drolayers.status import Status
+
+
+@dataclass(frozen=True)
+class Diffcp:
+    """Clarabel for the solution and diffcp for the derivative, item by item.
+
+    diffcp raises on an infeasible item, so Clarabel is asked first and diffcp sees only what has a solution. It knows
+    neither power cones nor quadratic objectives.
+    """
+
+    tolerance: float = 1e-9
+    name: str = "diffcp"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Linear objectives over the zero, nonnegative, second-order and exponential cones; exact gradients."""
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp"}), False, (Exact,))
+
+    def solve(
+        self,
+        program: ConeProgram,
+        values: Values,
+        gradient: Exact | Smoothed | None,
+        warm_start: WarmStart | None,
+    ) -> Raw:
+        """Solve item by item; the warm start is not used."""
+        raw = ClarabelRescue(self.tolerance)(program, values, differentiable=False)
+        if gradient is None:
+            return raw
+        solved = (raw.verdict == int(Status.OPTIMAL)) | (raw.verdict == int(Status.FAILED))
+        return Raw(
+            raw.x, raw.z, raw.s, raw.verdict, raw.iterations, _pullback(program, values, raw, solved, self.tolerance)
+        )
+
+
+def _pullback(program: ConeProgram, values: Values, raw: Raw, solved: Tensor, tolerance: float) -> Pullback:
+    """Diffcp's adjoint derivative for the items that have a solution and an incoming gradient."""
+
+    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        diffcp = _import()
+        A_rows = np.repeat(np.arange(program.rows), np.diff(program.A_indptr.numpy()))
+        A_cols = program.A_indices.numpy()
+        cones = {
+            "z": program.cones.zero,
+            "l": program.cones.nonneg,
+            "q": list(program.cones.soc),
+            "ep": program.cones.exp,
+        }
+        dA, dq, db = (torch.zeros_like(t) for t in (values.A.clone(), values.q, values.b))
+        for item in (solved & (dx != 0).any(1)).nonzero()[:, 0].tolist():
+            _, A = matrices(program, values, item)
+            data = sp.csc_matrix(A), values.b[item].cpu().numpy(), values.q[item].cpu().numpy()
+            *_, adjoint = diffcp.solve_and_derivative(
+                *data, cones, solve_method="CLARABEL", verbose=False,
+                tol_feas=tolerance, tol_gap_abs=tolerance, tol_gap_rel=tolerance,
+            )  # fmt: skip
+            dA_item, db_item, dq_item = adjoint(dx[item].cpu().numpy(), np.zeros(program.rows), np.zeros(program.rows))
+            dA[item] = torch.as_tensor(np.asarray(sp.csr_matrix(dA_item)[A_rows, A_cols]).ravel())
+            db[item], dq[item] = torch.as_tensor(db_item), torch.as_tensor(dq_item)
+        return torch.zeros_like(values.P), dA, dq, db
+
+    return pullback
+
+
+def _import() -> Any:
+    """Diffcp, or a sentence on how to get it."""
+    try:
+        import diffcp
+    except ImportError as error:
+        raise MissingExtraError("engine='diffcp' needs diffcp: pip install 'drolayers[reference]'.") from error
+    return diffcp

@@ -1,0 +1,400 @@
+"""The engine contract: solve a batch of cone programs, tell what became of each, and differentiate.
+
+An :class:`Engine` composes a :class:`Backend` (how to solve) with a gradient rule (how to differentiate). Everything
+that must be the same for every back end stands here, once: scaling, masking, classification by our own residuals, the
+second route for unfinished items, and the two theorems,
+
+* implicit function theorem for ``x``: the back end's pullback;
+* envelope theorem for the objective: its derivative is that of the Lagrangian at the fixed primal-dual point.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+from weakref import WeakSet
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from drolayers.conic import residuals
+from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.solution import Solution, WarmStart, placeholders
+from drolayers.errors import ModelError, SolveError
+from drolayers.status import Status
+
+Pullback = Callable[[Float[Tensor, "batch column"]], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+ACCEPT = 1e-7
+"""Relative residual up to which an item is called OPTIMAL."""
+
+TOLERATE = 1e-4
+"""Relative residual up to which an item is called INACCURATE; beyond it has FAILED."""
+
+CERTIFY = 1e-6
+"""Relative defect up to which a ray counts as a certificate."""
+
+
+class FlatGradientWarning(UserWarning):
+    """Every exact gradient of a batch vanished."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Differentiate the solution map as it is."""
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Differentiate the solution of the barrier problem at a fixed level.
+
+    Args:
+        level: barrier parameter of the program after its objective was divided by its largest coefficient, so that one
+            level means the same at every scale.
+    """
+
+    level: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not self.level > 0:
+            raise ModelError(f"The level of smoothing must be positive, not {self.level}.")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a back end can do, as data."""
+
+    cones: frozenset[str]
+    quadratic: bool
+    gradients: tuple[type, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """What a back end reports: points, its own verdict, and how to pull gradients back.
+
+    ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished), and is checked before use.
+    For INFEASIBLE ``z`` holds the certificate, for NO_MINIMUM ``x`` does.
+    """
+
+    x: Float[Tensor, "batch column"]
+    z: Float[Tensor, "batch row"]
+    s: Float[Tensor, "batch row"]
+    verdict: Int[Tensor, "batch"]
+    iterations: Int[Tensor, "batch"]
+    pullback: Pullback | None
+
+
+class Backend(Protocol):
+    """How a batch of programs is solved. Implementations are immutable and safe to share between threads."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this back end can do."""
+
+    def solve(
+        self,
+        program: ConeProgram,
+        values: Values,
+        gradient: Exact | Smoothed | None,
+        warm_start: WarmStart | None,
+    ) -> Raw:
+        """Solve finite data of at least one item; with a gradient rule, return a pullback as well."""
+
+
+class Rescue(Protocol):
+    """A second route for items that the first left unfinished."""
+
+    def __call__(self, program: ConeProgram, values: Values, differentiable: bool) -> Raw:
+        """Solve again, slowly and carefully."""
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """Solves batches of cone programs and differentiates them.
+
+    Args:
+        backend: how to solve.
+        rescue: the second route; None leaves unfinished items as they are.
+        gradient: how to differentiate ``x``.
+        on_failure: "mask" (NaN, zero gradient, a status) or "raise" (:class:`drolayers.SolveError`).
+    """
+
+    backend: Backend
+    rescue: Rescue | None = None
+    gradient: Exact | Smoothed = field(default_factory=Exact)
+    on_failure: Literal["mask", "raise"] = "mask"
+    _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gradient, self.backend.capabilities.gradients):
+            raise ModelError(f"Engine {self.backend.name!r} cannot differentiate with {self.gradient}.")
+        if self.on_failure not in ("mask", "raise"):
+            raise ModelError(f"on_failure must be 'mask' or 'raise', not {self.on_failure!r}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Engine, (self.backend, self.rescue, self.gradient, self.on_failure)
+
+    @property
+    def name(self) -> str:
+        """The back end's name."""
+        return self.backend.name
+
+    def supports(self, program: ConeProgram) -> bool:
+        """Whether this engine can solve a program."""
+        able = self.backend.capabilities
+        return program.cones.kinds <= able.cones and (able.quadratic or not program.quadratic)
+
+    def solve(
+        self,
+        program: ConeProgram,
+        theta: Float[Tensor, "batch theta"],
+        fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
+        warm_start: WarmStart | None = None,
+    ) -> Solution:
+        """Solve one program for every row of theta.
+
+        Args:
+            program: the compiled program; its integrality is relaxed.
+            theta: parameters; any float type, any device. Rows with NaN or infinities come back as FAILED.
+            fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
+            warm_start: where to begin; a hint only.
+        """
+        values = program.values(theta)
+        if fixed is not None:
+            lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
+            values = program.within(values, lower, upper)
+        solution = self.solve_values(program, values, warm_start)
+        return replace(
+            solution,
+            **{name: getattr(solution, name).to(theta.dtype) for name in ("primal", "objective", "dual", "slack")},
+        )
+
+    def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
+        """Solve programs whose numbers are at hand already."""
+        if not self.supports(program):
+            missing = sorted(program.cones.kinds - self.backend.capabilities.cones) or ["a quadratic objective"]
+            raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(missing)}: choose another engine.")
+        if not len(values):
+            return _empty(program, values)
+        finite = torch.stack(
+            [t.reshape(len(values), -1).isfinite().all(1) for t in (values.P, values.A, values.q, values.b)]
+        ).all(0)
+        outcome: dict[str, Tensor] = {}
+        x = _ImplicitSolve.apply(self, program, finite, warm_start, outcome, values.P, values.A, values.q, values.b)
+        z, s, status = outcome["z"], outcome["s"], outcome["status"]
+        ok = status <= int(Status.INACCURATE)
+        objective = _envelope(program, values, x.detach(), z, ok)
+        solution = Solution(program, x, z, s, objective, status, outcome["residual"], outcome["iterations"])
+        if self.on_failure == "raise" and not bool(ok.all()):
+            raise SolveError(solution.statuses)
+        return solution
+
+    def forward(
+        self,
+        program: ConeProgram,
+        values: Values,
+        finite: Bool[Tensor, "batch"],
+        warm_start: WarmStart | None,
+        differentiable: bool,
+    ) -> tuple[Raw, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+        """Solve detached data and classify each item; points of items that are not ok are meaningless."""
+        batch = len(values)
+        if not bool(finite.any()):
+            nothing = Raw(
+                torch.zeros_like(values.q),
+                torch.zeros_like(values.b),
+                torch.zeros_like(values.b),
+                torch.full((batch,), int(Status.FAILED)),
+                torch.zeros(batch, dtype=torch.int64),
+                None,
+            )
+            return nothing, nothing.verdict, torch.full((batch,), torch.inf)
+        if not bool(finite.all()):
+            # A NaN in one item must not reach the solver: a good item stands in for it.
+            stand_in = torch.where(finite, torch.arange(batch, device=finite.device), finite.int().argmax())
+            values = values[stand_in]
+        gradient = self.gradient if differentiable else None
+        raw = self.backend.solve(program, values, gradient, warm_start)
+        status, residual = _classify(program, values, raw)
+        unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
+        if self.rescue is not None and bool(unfinished.any()):
+            raw, status, residual = self._retry(program, values, raw, status, residual, unfinished, differentiable)
+        failed = torch.full_like(status, int(Status.FAILED))
+        return raw, torch.where(finite, status, failed), residual
+
+    def _retry(
+        self,
+        program: ConeProgram,
+        values: Values,
+        raw: Raw,
+        status: Tensor,
+        residual: Tensor,
+        unfinished: Tensor,
+        differentiable: bool,
+    ) -> tuple[Raw, Tensor, Tensor]:
+        """Solve the unfinished items by the second route and keep whichever answer is the better."""
+        assert self.rescue is not None
+        items = unfinished.nonzero()[:, 0]
+        second = self.rescue(program, values[items], differentiable and isinstance(self.gradient, Exact))
+        second_status, second_residual = _classify(program, values[items], second)
+        certified = (second_status == int(Status.INFEASIBLE)) | (second_status == int(Status.NO_MINIMUM))
+        better = certified | (second_residual < residual[items])
+        chosen, rows = items[better], better.nonzero()[:, 0]
+
+        def merged(first: Tensor, other: Tensor) -> Tensor:
+            return first.index_copy(0, chosen, other[rows].to(first))
+
+        mixed = Raw(
+            merged(raw.x, second.x),
+            merged(raw.z, second.z),
+            merged(raw.s, second.s),
+            merged(raw.verdict, second.verdict),
+            merged(raw.iterations, second.iterations),
+            _mixed_pullback(raw.pullback, second.pullback, chosen, rows, items.numel()),
+        )
+        return mixed, merged(status, second_status), merged(residual, second_residual)
+
+    def warn_if_flat(self, program: ConeProgram, incoming: Tensor, outgoing: list[tuple[Tensor, Tensor]]) -> None:
+        """Say once per program that every exact gradient of a batch vanished."""
+        if not isinstance(self.gradient, Exact) or program in self._warned:
+            return
+        size = max(
+            (float(g[:, entries.to(g.device)].abs().max()) for g, entries in outgoing if entries.numel()), default=0.0
+        )
+        if float(incoming.abs().max()) > 0 and size <= 1e-6 * float(incoming.abs().max()):
+            self._warned.add(program)
+            warnings.warn(
+                "Every exact gradient of this batch vanished: the solution map is flat here (a linear program whose "
+                'parameters stand in the objective, for instance), so use gradient="smoothed".',
+                FlatGradientWarning,
+                stacklevel=2,
+            )
+
+
+class _ImplicitSolve(torch.autograd.Function):
+    """x*(P, A, q, b) with the back end's pullback; unusable items are NaN going out and zero coming back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        engine: Engine,
+        program: ConeProgram,
+        finite: Tensor,
+        warm_start: WarmStart | None,
+        outcome: dict[str, Tensor],
+        P: Tensor,
+        A: Tensor,
+        q: Tensor,
+        b: Tensor,
+    ) -> Tensor:
+        values, q_scale, b_scale = _scaled(Values(P, A, q, b, q.new_zeros(q.shape[0])))
+        if warm_start is not None:
+            warm_start = WarmStart(warm_start.primal / b_scale, warm_start.dual / q_scale, warm_start.slack / b_scale)
+        raw, status, residual = engine.forward(program, values, finite, warm_start, any(ctx.needs_input_grad))
+        ok = (status <= int(Status.INACCURATE))[:, None]
+        nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
+        outcome |= {
+            "z": torch.where(ok, raw.z * q_scale, nan),
+            "s": torch.where(ok, raw.s * b_scale, nan),
+            "status": status,
+            "residual": residual,
+            "iterations": raw.iterations,
+        }
+        ctx.saved = (engine, program, raw.pullback, ok, q_scale, b_scale)
+        return torch.where(ok, raw.x * b_scale, nan)
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+        engine, program, pullback, ok, q_scale, b_scale = ctx.saved
+        if pullback is None:
+            return (None,) * 9
+        incoming = torch.where(ok, dx, torch.zeros_like(dx)) * b_scale
+        dP, dA, dq, db = (torch.where(ok, g, torch.zeros_like(g)) for g in pullback(incoming))
+        maps = (program.P_map, program.A_map, program.q_map, program.b_map)
+        engine.warn_if_flat(program, incoming, [(g, m.entry) for g, m in zip((dP, dA, dq, db), maps, strict=True)])
+        return None, None, None, None, None, dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale
+
+
+def _scaled(values: Values) -> tuple[Values, Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
+    """Divide q and b by their largest entries, item by item.
+
+    With x = βx̂, s = βŝ, z = κẑ the program in hats has q/κ, b/β and P·β/κ: solvers test residuals against absolute
+    numbers, so without this returns of 1e-3 are solved a thousand times less accurately than demands of 1.
+    """
+
+    def size(vector: Tensor) -> Tensor:
+        largest = vector.abs().amax(1, keepdim=True) if vector.shape[1] else vector.new_zeros(vector.shape[0], 1)
+        return torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+
+    q_scale, b_scale = size(values.q), size(values.b)
+    P = values.P if values.P.shape[1] == 0 else values.P * (b_scale / q_scale)
+    return Values(P, values.A, values.q / q_scale, values.b / b_scale, values.constant), q_scale, b_scale
+
+
+def _classify(program: ConeProgram, values: Values, raw: Raw) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """Status by our own residuals: a verdict is believed only with its certificate."""
+    residual = residuals.optimality(program, values, raw.x, raw.z, raw.s)
+    status = torch.full_like(raw.verdict, int(Status.FAILED))
+    status[residual <= TOLERATE] = int(Status.INACCURATE)
+    status[residual <= ACCEPT] = int(Status.OPTIMAL)
+    for verdict, proof in (
+        (Status.INFEASIBLE, lambda v, r: residuals.infeasibility(program, v, r.z)),
+        (Status.NO_MINIMUM, lambda v, r: residuals.unboundedness(program, v, r.x)),
+    ):
+        claimed = raw.verdict == int(verdict)
+        if bool(claimed.any()):
+            proven = claimed & (proof(values, raw) <= CERTIFY)
+            status[claimed] = int(Status.FAILED)
+            status[proven] = int(verdict)
+    return status, residual
+
+
+def _envelope(
+    program: ConeProgram, values: Values, x: Tensor, z: Tensor, ok: Bool[Tensor, "batch"]
+) -> Float[Tensor, "batch"]:
+    """The objective; its gradient is that of L = ½xᵀPx + qᵀx + constant + zᵀ(Ax - b) at the fixed solution."""
+    x, z = placeholders(x, ok), placeholders(z, ok)
+    linear = (values.q * x).sum(1) + values.constant
+    feasibility = -(values.b * z).sum(1)
+    if program.A_map.varies and values.A.requires_grad:
+        A_rows = residuals.row_index(program.A_indptr).to(x.device)
+        feasibility = feasibility + (values.A * z[:, A_rows] * x[:, program.A_indices.to(x.device)]).sum(1)
+    objective = linear
+    if program.quadratic:
+        P_rows = residuals.row_index(program.P_indptr).to(x.device)
+        objective = objective + 0.5 * (values.P * x[:, P_rows] * x[:, program.P_indices.to(x.device)]).sum(1)
+    lagrangian = objective + feasibility
+    value = objective.detach() + lagrangian - lagrangian.detach()
+    return torch.where(ok, value, torch.full_like(value, torch.nan))
+
+
+def _mixed_pullback(
+    first: Pullback | None, second: Pullback | None, chosen: Tensor, rows: Tensor, count: int
+) -> Pullback | None:
+    """Pull the rescued items back by the second route (or not at all, where it cannot), the others by the first."""
+    if first is None:
+        return None
+
+    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        kept = dx.index_fill(0, chosen, 0.0)
+        gradients = list(first(kept))
+        inner = dx.new_zeros(count, dx.shape[1]).index_copy(0, rows, dx[chosen])
+        others = second(inner) if second is not None else tuple(g.new_zeros(count, g.shape[1]) for g in gradients)
+        merged = [g.index_copy(0, chosen, other[rows].to(g)) for g, other in zip(gradients, others, strict=True)]
+        return merged[0], merged[1], merged[2], merged[3]
+
+    return pullback
+
+
+def _empty(program: ConeProgram, values: Values) -> Solution:
+    """The solution of no programs at all."""
+    none = torch.zeros(0, dtype=torch.int64, device=values.q.device)
+    return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none)

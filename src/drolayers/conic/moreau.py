@@ -1,0 +1,229 @@
+"""Moreau, a batched interior-point solver with implicit differentiation, as a back end.
+
+Used directly and not through cvxpylayers 1.2, whose Moreau back end drops the identity rows that CVXPY moves aside and
+returns a wrong optimum on our programs.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.solution import WarmStart
+from drolayers.errors import MissingExtraError
+from drolayers.status import Status
+
+# Moreau's statuses by number; what is absent is unfinished.
+_VERDICTS = {1: Status.OPTIMAL, 2: Status.INFEASIBLE, 3: Status.NO_MINIMUM, 5: Status.INFEASIBLE, 6: Status.NO_MINIMUM}
+
+
+class SolverPool:
+    """Solver objects that are costly to build, by program and purpose; the least recently used are dropped."""
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, threading.Lock]]] = (
+            WeakKeyDictionary()
+        )
+        self._asked: WeakKeyDictionary[ConeProgram, Counter[int]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SolverPool, (self._size,)
+
+    def get(self, program: ConeProgram, key: Any, build: Callable[[], Any]) -> tuple[Any, threading.Lock]:
+        """The solver for a purpose and the lock under which it is used."""
+        with self._lock:
+            known = self._solvers.setdefault(program, OrderedDict())
+            if key not in known:
+                known[key] = (build(), threading.Lock())
+            known.move_to_end(key)
+            while len(known) > self._size:
+                known.popitem(last=False)
+            return known[key]
+
+    def batch_size(self, program: ConeProgram, items: int) -> int:
+        """The size to pad a batch to.
+
+        A new size costs a rebuild, so sizes are rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 …; one that is met for the
+        third time (the batch size of a training run, say) earns a solver of its own.
+        """
+        with self._lock:
+            asked = self._asked.setdefault(program, Counter())
+            asked[items] += 1
+            if asked[items] > 2:
+                return items
+        power = 1 << max(items - 1, 0).bit_length()
+        return power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
+
+
+@dataclass(frozen=True, eq=False)
+class Moreau:
+    """Moreau's interior-point method, on the CPU or, where its CUDA wheel is installed, on the GPU.
+
+    Args:
+        tolerance: for feasibility and gap, on scaled data.
+        max_iter: iterations before an item is handed to the second route.
+    """
+
+    tolerance: float = 1e-9
+    max_iter: int = 100
+    name: str = "moreau"
+    _pool: SolverPool = field(default_factory=SolverPool, repr=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All our cones, quadratic objectives, both kinds of gradient."""
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp", "power"}), True, (Exact, Smoothed))
+
+    def solve(
+        self,
+        program: ConeProgram,
+        values: Values,
+        gradient: Exact | Smoothed | None,
+        warm_start: WarmStart | None,
+    ) -> Raw:
+        """Pad the batch, solve it, cut it."""
+        items = len(values)
+        size = self._pool.batch_size(program, items)
+        device = values.q.device
+        target = torch.device("cuda") if device.type == "cuda" and _cuda() else torch.device("cpu")
+        shared = not (program.A_map.varies or program.P_map.varies)
+
+        def padded(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach().to(target)
+            return tensor if size == items else torch.cat([tensor, tensor[-1:].expand(size - items, -1)])
+
+        P, A = ((M[0].detach().to(target) if shared else padded(M)).contiguous() for M in (values.P, values.A))
+        q, b = padded(values.q).contiguous(), padded(values.b).contiguous()
+        # Whether matrices are shared belongs to the key: one solver object refuses to alternate.
+        key = (size, target.type, gradient, shared)
+        solver, lock = self._pool.get(program, key, lambda: self._build(program, size, target.type, gradient))
+        warm = None if warm_start is None else _warm(warm_start, padded)
+        data = tuple(t.requires_grad_(gradient is not None) for t in (P, A, q, b))
+        with lock, warnings.catch_warnings():
+            # A warm start that leads nowhere is retried cold by Moreau itself, which says so.
+            warnings.simplefilter("ignore")
+            x, z, s, codes, iterations = _run(solver, data, warm, gradient is not None)
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[:items].detach().to(device)
+
+        codes = codes[:items]
+        verdict = torch.full_like(codes, int(Status.FAILED))
+        for code, status in _VERDICTS.items():
+            verdict[codes == code] = int(status)
+        pullback = None if gradient is None else _pullback(x, data, lock, items, shared)
+        return Raw(cut(x), cut(z), cut(s), verdict.to(device), iterations[:items].to(device), pullback)
+
+    def _build(self, program: ConeProgram, size: int, device: str, gradient: Exact | Smoothed | None) -> Any:
+        """A solver object of fixed structure and batch size."""
+        moreau = _import()
+        cones = moreau.Cones(
+            num_zero_cones=program.cones.zero,
+            num_nonneg_cones=program.cones.nonneg,
+            so_cone_dims=list(program.cones.soc),
+            num_exp_cones=program.cones.exp,
+            power_alphas=list(program.cones.power),
+        )
+        tolerance = self.tolerance
+        smoothing = {"diff_smoothing_mu": gradient.level} if isinstance(gradient, Smoothed) else {}
+        ipm = moreau.IPMSettings(
+            tol_gap_abs=tolerance,
+            tol_gap_rel=tolerance,
+            tol_feas=tolerance,
+            diff_method="smoothed" if isinstance(gradient, Smoothed) else "exact",
+            **smoothing,
+        )
+        settings = moreau.Settings(
+            solver="ipm",
+            device=device,
+            batch_size=size,
+            enable_grad=gradient is not None,
+            max_iter=self.max_iter,
+            ipm_settings=ipm,
+        )
+        pattern = (program.P_indptr, program.P_indices, program.A_indptr, program.A_indices)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if gradient is None and device == "cpu":
+                # Without gradients the plain solver is about 30 % faster than the torch one.
+                arrays = [t.numpy() for t in pattern]
+                return moreau.CompiledSolver(program.columns, program.rows, *arrays, cones, settings)
+            import moreau.torch as moreau_torch
+
+            return moreau_torch.Solver(program.columns, program.rows, *pattern, cones, settings)
+
+
+def _run(
+    solver: Any, data: tuple[Tensor, ...], warm: Any, differentiable: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One call of Moreau; with gradients, its outputs carry their graph."""
+    P, A, q, b = data
+    if hasattr(solver, "setup") and not differentiable and q.device.type == "cpu":
+        solver.setup(P.numpy(), A.numpy())
+        found = solver.solve(q.numpy(), b.numpy(), warm_start=warm)
+        x, z, s = (torch.from_numpy(a) for a in (found.x, found.z, found.s))
+    else:
+        with torch.set_grad_enabled(differentiable):
+            found = solver.solve(P, A, q, b, warm_start=warm)
+        x, z, s = found.x, found.z, found.s
+    codes = torch.tensor([int(code) for code in solver.info.status])
+    iterations = torch.as_tensor(solver.info.iterations).to("cpu", torch.int64)
+    return x, z, s, codes, iterations
+
+
+def _pullback(x: Tensor, data: tuple[Tensor, ...], lock: threading.Lock, items: int, shared: bool) -> Pullback:
+    """Pull gradients back through Moreau's own graph, which holds the data and the solution it belongs to."""
+
+    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        padded = x.new_zeros(x.shape)
+        padded[:items] = dx.to(x)
+        with lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dP, dA, dq, db = torch.autograd.grad(
+                x, data, padded, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+        if shared:
+            # Shared matrices do not depend on theta: nobody asks for their gradient item by item.
+            dP, dA = (g.new_zeros(1, g.shape[-1]).expand(items, -1) for g in (dP, dA))
+        dP, dA, dq, db = (g[:items].to(dx) for g in (dP, dA, dq, db))
+        return dP, dA, dq, db
+
+    return pullback
+
+
+def _warm(warm_start: WarmStart, padded: Callable[[Tensor], Tensor]) -> Any:
+    """A warm start in Moreau's form; items without one begin at zero."""
+    moreau = _import()
+    x, z, s = (
+        padded(t.double().nan_to_num()).cpu().numpy() for t in (warm_start.primal, warm_start.dual, warm_start.slack)
+    )
+    return moreau.BatchedWarmStart(x=x, z=z, s=s)
+
+
+def _import() -> Any:
+    """Moreau, or a sentence on how to get it."""
+    try:
+        import moreau
+    except ImportError as error:
+        raise MissingExtraError(
+            "Moreau is not installed (it has no wheel for every platform): install it, or install "
+            "drolayers[reference] and use engine='diffcp'."
+        ) from error
+    return moreau
+
+
+def _cuda() -> bool:
+    """Whether Moreau can solve on the GPU."""
+    return bool(_import().device_available("cuda"))

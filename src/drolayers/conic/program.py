@@ -1,0 +1,293 @@
+"""A cone program of fixed structure whose data are affine in a parameter vector.
+
+    minimise  ½ xᵀPx + qᵀx + constant   subject to  Ax + s = b,  s ∈ K
+
+``P``, ``A``, ``q``, ``b`` and the constant are affine functions of ``theta``. Their pattern is fixed, so that a whole
+batch of programs is one gather and one scatter away from one batch of parameters. Nothing here needs CVXPY: a program
+that was compiled once (``compile.py``) can be saved, and loaded where CVXPY is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from drolayers.errors import ModelError, ShapeError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Cones:
+    """The cone K as a product, in the order in which its rows stand.
+
+    Args:
+        zero: rows with ``s = 0``.
+        nonneg: rows with ``s ≥ 0``.
+        soc: dimensions of the second-order cones, ``s[0] ≥ ‖s[1:]‖``.
+        exp: number of exponential cones (three rows each).
+        power: exponents of the power cones ``s₀^α s₁^(1-α) ≥ |s₂|`` (three rows each).
+    """
+
+    zero: int = 0
+    nonneg: int = 0
+    soc: tuple[int, ...] = ()
+    exp: int = 0
+    power: tuple[float, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of A."""
+        return self.zero + self.nonneg + sum(self.soc) + 3 * self.exp + 3 * len(self.power)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Names of the cones that occur."""
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name))
+
+    @property
+    def polyhedral(self) -> bool:
+        """Whether the cone is an orthant times a subspace."""
+        return self.kinds <= {"zero", "nonneg"}
+
+
+@dataclass(frozen=True, eq=False)
+class AffineMap:
+    """``theta -> constant + Σ coefficient · theta[column]``, added up at ``entry``."""
+
+    constant: Float[Tensor, "size"]
+    entry: Int[Tensor, "terms"]
+    column: Int[Tensor, "terms"]
+    coefficient: Float[Tensor, "terms"]
+
+    @property
+    def varies(self) -> bool:
+        """Whether the values depend on theta at all."""
+        return self.entry.numel() > 0
+
+    def __call__(self, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch size"]:
+        """The values for a batch; a constant map is stored once and expanded, not copied."""
+        constant = self.constant.to(theta).expand(theta.shape[0], -1)
+        if not self.varies:
+            return constant
+        terms = theta[:, self.column.to(theta.device)] * self.coefficient.to(theta)
+        return constant.index_add(1, self.entry.to(theta.device), terms)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a named array lives in a flat vector."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    key: int = -1
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The numbers of a batch of programs of one structure."""
+
+    P: Float[Tensor, "batch nnz_P"]
+    A: Float[Tensor, "batch nnz_A"]
+    q: Float[Tensor, "batch column"]
+    b: Float[Tensor, "batch row"]
+    constant: Float[Tensor, "batch"]
+
+    def __len__(self) -> int:
+        return self.q.shape[0]
+
+    def __getitem__(self, items: Tensor) -> Values:
+        """The programs of some items; matrices that all items share stay shared."""
+        matrices = [M[:1].expand(int(items.numel()), -1) if M.stride(0) == 0 else M[items] for M in (self.P, self.A)]
+        return Values(matrices[0], matrices[1], self.q[items], self.b[items], self.constant[items])
+
+    def detach(self) -> Values:
+        """The same numbers, outside any graph."""
+        return Values(*(getattr(self, f.name).detach() for f in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class ConeProgram:
+    """The structure of a family of cone programs and the affine map from ``theta`` to their data.
+
+    Matrices are stored by rows (CSR); ``P`` is the full symmetric matrix. Every integer column has its own two rows,
+    ``-x ≤ -lower`` and ``x ≤ upper``, so that branching and fixing only write into ``b``.
+    """
+
+    cones: Cones
+    columns: int
+    theta_size: int
+    A_indptr: Int[Tensor, "row+1"]
+    A_indices: Int[Tensor, "nnz_A"]
+    P_indptr: Int[Tensor, "column+1"]
+    P_indices: Int[Tensor, "nnz_P"]
+    A_map: AffineMap
+    b_map: AffineMap
+    q_map: AffineMap
+    P_map: AffineMap
+    constant_map: AffineMap
+    variables: tuple[Slot, ...]
+    parameters: tuple[Slot, ...]
+    integers: Int[Tensor, "integer"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    lower_rows: Int[Tensor, "integer"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    upper_rows: Int[Tensor, "integer"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of A."""
+        return self.cones.rows
+
+    @property
+    def nonzeros(self) -> int:
+        """Number of structural non-zeros of A."""
+        return self.A_indices.numel()
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the objective has a quadratic part."""
+        return self.P_indices.numel() > 0
+
+    @property
+    def flat(self) -> bool:
+        """Whether the solution map is constant almost everywhere: polyhedral, theta only in the objective vector."""
+        return (
+            self.cones.polyhedral
+            and not self.quadratic
+            and not (self.A_map.varies or self.b_map.varies or self.P_map.varies)
+        )
+
+    @property
+    def integer_bounds(self) -> tuple[Float[Tensor, "integer"], Float[Tensor, "integer"]]:
+        """The box of the integer columns, as compiled."""
+        return -self.b_map.constant[self.lower_rows], self.b_map.constant[self.upper_rows]
+
+    def values(self, theta: Float[Tensor, "batch theta"]) -> Values:
+        """The data of a batch of programs, differentiable in theta."""
+        self.check(theta)
+        theta = theta.double()
+        maps = (self.P_map, self.A_map, self.q_map, self.b_map, self.constant_map)
+        P, A, q, b, constant = (affine(theta) for affine in maps)
+        return Values(P, A, q, b, constant[:, 0])
+
+    def within(
+        self, values: Values, lower: Float[Tensor, "batch integer"], upper: Float[Tensor, "batch integer"]
+    ) -> Values:
+        """The same programs with their integer columns confined to a box (or fixed, where both ends agree)."""
+        expected = (len(values), self.integers.numel())
+        for name, bound in (("lower", lower), ("upper", upper)):
+            if tuple(bound.shape) != expected:
+                raise ShapeError(
+                    f"The {name} ends of the integer box must have shape {expected}, not {tuple(bound.shape)}."
+                )
+        b = values.b.clone()
+        b[:, self.lower_rows.to(b.device)] = -lower.to(b)
+        b[:, self.upper_rows.to(b.device)] = upper.to(b)
+        return replace(values, b=b)
+
+    def check(self, theta: Tensor) -> None:
+        """Raise unless theta has the shape and type that this program needs."""
+        if not isinstance(theta, Tensor) or not theta.is_floating_point():
+            raise ShapeError(
+                f"theta must be a floating-point tensor, not {getattr(theta, 'dtype', type(theta).__name__)}."
+            )
+        if theta.dim() != 2 or theta.shape[1] != self.theta_size:
+            raise ShapeError(f"theta must have shape (batch, {self.theta_size}), not {tuple(theta.shape)}.")
+
+    def pack(self, parameters: Mapping[Any, Tensor]) -> Float[Tensor, "batch theta"]:
+        """The flat theta of a mapping from parameter (or its name) to ``(batch, *shape)`` tensors."""
+        known = {self._slot(self.parameters, key): value for key, value in parameters.items()}
+        missing = [slot.name for slot in self.parameters if slot not in known]
+        if missing:
+            raise ShapeError(f"No value was given for the parameters {missing}.")
+        batch = max((t.shape[0] for t in known.values()), default=1)
+        parts = []
+        for slot in self.parameters:
+            value = known[slot]
+            if tuple(value.shape[1:]) != slot.shape:
+                raise ShapeError(
+                    f"Parameter {slot.name} must have shape (batch, *{slot.shape}), not {tuple(value.shape)}."
+                )
+            parts.append(value.reshape(value.shape[0], -1).expand(batch, -1))
+        return torch.cat(parts, 1)
+
+    def variable(self, x: Float[Tensor, "*batch column"], key: Any) -> Tensor:
+        """The part of a primal point that belongs to a variable (a CVXPY variable or its name), in its own shape."""
+        slot = self._slot(self.variables, key)
+        part = x[..., slot.offset : slot.offset + slot.size]
+        # CVXPY flattens in Fortran order: reverse the axes, then transpose them back.
+        part = part.reshape(*x.shape[:-1], *reversed(slot.shape))
+        lead = x.dim() - 1
+        return part.permute(*range(lead), *reversed(range(lead, lead + len(slot.shape))))
+
+    @staticmethod
+    def _slot(slots: tuple[Slot, ...], key: Any) -> Slot:
+        """The slot of a CVXPY leaf, or of a name."""
+        for slot in slots:
+            if slot.name == key if isinstance(key, str) else slot.key == getattr(key, "id", None):
+                return slot
+        raise ModelError(f"{key} is not part of this program; it has {[slot.name for slot in slots]}.")
+
+    def save(self, path: str | Path) -> None:
+        """Write the program to one safetensors file."""
+        tensors: dict[str, Tensor] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Tensor):
+                tensors[f.name] = value.contiguous()
+            elif isinstance(value, AffineMap):
+                tensors |= {f"{f.name}.{g.name}": getattr(value, g.name).contiguous() for g in fields(value)}
+        header = {
+            "format": FORMAT,
+            "columns": self.columns,
+            "theta_size": self.theta_size,
+            "cones": asdict(self.cones),
+            "variables": [asdict(slot) for slot in self.variables],
+            "parameters": [asdict(slot) for slot in self.parameters],
+        }
+        save_file(tensors, str(path), metadata={"drolayers": json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> ConeProgram:
+        """Read a program written by :meth:`save`; only tensors and JSON are read, never code."""
+        try:
+            with safe_open(str(path), framework="pt") as stored:
+                header = json.loads((stored.metadata() or {}).get("drolayers", "{}"))
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
+        except (OSError, SafetensorError, json.JSONDecodeError) as error:
+            raise ModelError(f"{path} cannot be read as a compiled program: {error}.") from error
+        if header.get("format") != FORMAT:
+            raise ModelError(f"{path} is not a compiled program of format {FORMAT}: compile and save it again.")
+
+        def slots(entries: list[dict[str, Any]]) -> tuple[Slot, ...]:
+            return tuple(Slot(e["name"], e["offset"], tuple(e["shape"]), e["key"]) for e in entries)
+
+        cones = header["cones"]
+        parts: dict[str, Any] = {
+            f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
+            for f in fields(cls)
+            if f"{f.name}.entry" in tensors
+        }
+        parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
+        return cls(
+            cones=Cones(cones["zero"], cones["nonneg"], tuple(cones["soc"]), cones["exp"], tuple(cones["power"])),
+            columns=header["columns"],
+            theta_size=header["theta_size"],
+            variables=slots(header["variables"]),
+            parameters=slots(header["parameters"]),
+            **parts,
+        )

@@ -1,0 +1,36 @@
+"""Engines by name, looked for without being imported."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Literal
+
+from drolayers.conic.clarabel import ClarabelRescue
+from drolayers.conic.diffcp import Diffcp
+from drolayers.conic.engine import Backend, Engine, Exact, Smoothed
+from drolayers.conic.moreau import Moreau
+from drolayers.errors import ModelError
+
+BACKENDS: dict[str, type[Moreau] | type[Diffcp]] = {"moreau": Moreau, "diffcp": Diffcp}
+"""Name, which is also the package to look for, and back end; in order of preference."""
+
+
+def make_engine(
+    engine: str | Backend | Engine = "auto",
+    gradient: Literal["exact", "smoothed"] | Exact | Smoothed = "exact",
+    on_failure: Literal["mask", "raise"] = "mask",
+) -> Engine:
+    """An engine from its name ("auto": the first that is installed), a back end, or an engine as it is."""
+    if isinstance(engine, Engine):
+        return engine
+    if isinstance(gradient, str):
+        if gradient not in ("exact", "smoothed"):
+            raise ModelError(f"gradient must be 'exact' or 'smoothed', not {gradient!r}.")
+        gradient = Exact() if gradient == "exact" else Smoothed()
+    if isinstance(engine, str):
+        if engine == "auto":
+            engine = next((name for name in BACKENDS if find_spec(name)), "moreau")
+        if engine not in BACKENDS:
+            raise ModelError(f"There is no engine {engine!r}: choose 'auto' or one of {sorted(BACKENDS)}.")
+        return Engine(BACKENDS[engine](), ClarabelRescue(), gradient, on_failure)
+    return Engine(engine, ClarabelRescue(), gradient, on_failure)

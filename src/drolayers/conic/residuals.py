@@ -1,0 +1,92 @@
+"""How far a primal-dual point is from optimality, or a ray from a certificate: our own word, not the solver's."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.conic.program import ConeProgram, Values
+
+
+def products(
+    program: ConeProgram, values: Values, x: Float[Tensor, "batch column"], z: Float[Tensor, "batch row"]
+) -> tuple[Float[Tensor, "batch column"], Float[Tensor, "batch row"], Float[Tensor, "batch column"]]:
+    """``Px``, ``Ax`` and ``Aᵀz`` for a batch, by gather and scatter."""
+    device = x.device
+    A_rows, A_cols = row_index(program.A_indptr).to(device), program.A_indices.to(device)
+    Ax = torch.zeros_like(z).index_add(1, A_rows, values.A * x[:, A_cols])
+    Az = torch.zeros_like(x).index_add(1, A_cols, values.A * z[:, A_rows])
+    Px = torch.zeros_like(x)
+    if program.quadratic:
+        P_rows, P_cols = row_index(program.P_indptr).to(device), program.P_indices.to(device)
+        Px = Px.index_add(1, P_rows, values.P * x[:, P_cols])
+    return Px, Ax, Az
+
+
+def row_index(indptr: Tensor) -> Tensor:
+    """The row of every stored entry of a CSR matrix."""
+    return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
+
+
+def optimality(
+    program: ConeProgram,
+    values: Values,
+    x: Float[Tensor, "batch column"],
+    z: Float[Tensor, "batch row"],
+    s: Float[Tensor, "batch row"],
+) -> Float[Tensor, "batch"]:
+    """The largest relative violation of primal and dual feasibility, cone membership and equality of objectives.
+
+    Exponential and power cones are taken on the solver's word for membership; every other condition is measured.
+    """
+    Px, Ax, Az = products(program, values, x, z)
+    xPx, qx, bz = (Px * x).sum(1), (values.q * x).sum(1), (values.b * z).sum(1)
+    primal = _norm(Ax + s - values.b) / (1.0 + torch.maximum(_norm(values.b), _norm(s)))
+    dual = _norm(Px + values.q + Az) / (1.0 + torch.maximum(_norm(values.q), _norm(Az)))
+    gap = (xPx + qx + bz).abs() / (1.0 + (0.5 * xPx + qx).abs())
+    outside_primal = outside(program, s) / (1.0 + _norm(s))
+    outside_dual = outside(program, z, dual=True) / (1.0 + _norm(z))
+    worst = torch.stack([primal, dual, gap, outside_primal, outside_dual]).amax(0)
+    return torch.where(worst.isfinite(), worst, torch.full_like(worst, torch.inf))
+
+
+def infeasibility(program: ConeProgram, values: Values, z: Float[Tensor, "batch row"]) -> Float[Tensor, "batch"]:
+    """How badly ``z`` fails as a proof that no point is feasible: ``Aᵀz = 0, z ∈ K*, bᵀz < 0``."""
+    _, _, Az = products(program, values, torch.zeros_like(values.q), z)
+    gain = -(values.b * z).sum(1)
+    defect = torch.maximum(_norm(Az), outside(program, z, dual=True)) / gain.clamp(min=1e-300)
+    return torch.where((gain > 0) & defect.isfinite(), defect, torch.full_like(defect, torch.inf))
+
+
+def unboundedness(program: ConeProgram, values: Values, x: Float[Tensor, "batch column"]) -> Float[Tensor, "batch"]:
+    """How badly ``x`` fails as a direction along which the objective falls for ever: ``Px = 0, -Ax ∈ K, qᵀx < 0``."""
+    Px, Ax, _ = products(program, values, x, torch.zeros_like(values.b))
+    gain = -(values.q * x).sum(1)
+    defect = torch.maximum(_norm(Px), outside(program, -Ax)) / gain.clamp(min=1e-300)
+    return torch.where((gain > 0) & defect.isfinite(), defect, torch.full_like(defect, torch.inf))
+
+
+def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = False) -> Float[Tensor, "batch"]:
+    """How far rows lie outside the zero, nonnegative and second-order cones (or outside their duals)."""
+    cones = program.cones
+    worst = s.new_zeros(s.shape[0])
+    if cones.zero and not dual:
+        worst = torch.maximum(worst, _norm(s[:, : cones.zero]))
+    at = cones.zero + cones.nonneg
+    if cones.nonneg:
+        worst = torch.maximum(worst, (-s[:, cones.zero : at]).amax(1))
+    if cones.soc:
+        dims = torch.tensor(cones.soc, device=s.device)
+        cone = torch.repeat_interleave(torch.arange(len(cones.soc), device=s.device), dims)
+        block = s[:, at : at + int(dims.sum())]
+        heads = torch.cumsum(dims, 0) - dims
+        squares = s.new_zeros(s.shape[0], len(cones.soc)).index_add(1, cone, block**2)
+        tails = (squares - block[:, heads] ** 2).clamp(min=0.0).sqrt()
+        worst = torch.maximum(worst, (tails - block[:, heads]).amax(1))
+    return worst
+
+
+def _norm(values: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch"]:
+    """The largest absolute entry of each item, zero where there is none."""
+    return values.abs().amax(1) if values.shape[1] else values.new_zeros(values.shape[0])

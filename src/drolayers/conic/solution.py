@@ -1,0 +1,69 @@
+"""What an engine returns for a batch of programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from drolayers.conic.program import ConeProgram
+from drolayers.status import Status
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart:
+    """A primal, dual and slack point to begin from, one a batch item."""
+
+    primal: Float[Tensor, "batch column"]
+    dual: Float[Tensor, "batch row"]
+    slack: Float[Tensor, "batch row"]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Primal and dual solutions of a batch; items that are not ``ok`` hold NaN and pass no gradient.
+
+    ``primal`` is differentiated by the implicit function theorem, ``objective`` by the envelope theorem; ``dual`` and
+    ``slack`` are constants. ``residual`` is the largest relative violation of the optimality conditions.
+    """
+
+    program: ConeProgram
+    primal: Float[Tensor, "batch column"]
+    dual: Float[Tensor, "batch row"]
+    slack: Float[Tensor, "batch row"]
+    objective: Float[Tensor, "batch"]
+    status: Int[Tensor, "batch"]
+    residual: Float[Tensor, "batch"]
+    iterations: Int[Tensor, "batch"]
+
+    @property
+    def ok(self) -> Bool[Tensor, "batch"]:
+        """Which items can be used."""
+        return self.status <= int(Status.INACCURATE)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The statuses as an enumeration."""
+        return [Status(s) for s in self.status.tolist()]
+
+    @property
+    def warm_start(self) -> WarmStart:
+        """This solution as a point to begin from."""
+        return WarmStart(self.primal.detach(), self.dual, self.slack)
+
+    def variable(self, key: Any) -> Tensor:
+        """The values of a CVXPY variable (or of its name), ``(batch, *shape)``."""
+        return self.program.variable(self.primal, key)
+
+    def __repr__(self) -> str:
+        count = Counter(str(s) for s in self.statuses)
+        return f"Solution(batch={len(self.status)}, {', '.join(f'{k}: {v}' for k, v in count.items())})"
+
+
+def placeholders(values: Tensor, ok: Bool[Tensor, "batch"]) -> Tensor:
+    """Replace the rows of items that are not ok by zeros, so that no NaN enters later arithmetic."""
+    return torch.where(ok.reshape(-1, *[1] * (values.dim() - 1)), values, torch.zeros_like(values))
