@@ -1,0 +1,134 @@
+"""Rows that are affine in ``y``, with coefficients that are affine in the stacked decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+
+@dataclass(frozen=True)
+class AffineRows:
+    """Rows ``a_r(x)'y + b_r(x)``, where ``a_r(x) = A_r x + c_r`` and ``b_r(x) = d_r'x + e_r``.
+
+    ``x`` is the *stack*: all variables one after the other, each in Fortran order.
+
+    Attributes:
+        slope_linear: ``(rows * dim, stack)``; row ``r * dim + i`` holds the coefficients of ``x`` in ``a_ri(x)``.
+        slope_constant: ``(rows, dim)``.
+        offset_linear: ``(rows, stack)``.
+        offset_constant: ``(rows,)``.
+    """
+
+    slope_linear: sp.csr_array
+    slope_constant: np.ndarray
+    offset_linear: sp.csr_array
+    offset_constant: np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.offset_constant.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates of ``y``."""
+        return int(self.slope_constant.shape[1])
+
+    @property
+    def width(self) -> int:
+        """Length of the stack."""
+        return int(self.offset_linear.shape[1])
+
+    @staticmethod
+    def empty(dim: int, width: int) -> AffineRows:
+        """No rows at all."""
+        return AffineRows(sp.csr_array((0, width)), np.zeros((0, dim)), sp.csr_array((0, width)), np.zeros(0))
+
+    def slope(self, stack: cp.Expression) -> cp.Expression:
+        """The slopes ``a_r(x)`` as an expression of shape ``(rows, dim)``."""
+        flat = self.slope_constant.ravel()
+        return cp.reshape(_affine(self.slope_linear, flat, stack), self.slope_constant.shape, order="C")
+
+    def offset(self, stack: cp.Expression) -> cp.Expression:
+        """The offsets ``b_r(x)`` as an expression of shape ``(rows,)``."""
+        return _affine(self.offset_linear, self.offset_constant, stack)
+
+    def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers ``a`` of shape ``(rows, dim)`` and ``b`` of shape ``(rows,)`` at the stack ``x``."""
+        slope = self.slope_constant + (self.slope_linear @ x).reshape(self.slope_constant.shape)
+        return slope, self.offset_constant + self.offset_linear @ x
+
+    def coordinates(self) -> np.ndarray:
+        """Boolean ``(rows, dim)``: which coordinates of ``y`` a row sees for at least one ``x``."""
+        linear = (np.diff(self.slope_linear.indptr) > 0).reshape(self.slope_constant.shape)
+        return linear | (self.slope_constant != 0)
+
+    def combine(self, selection: sp.csr_array) -> AffineRows:
+        """The rows ``selection @ rows``: nonnegative combinations, or a choice, of these."""
+        rows, dim, width = len(self), self.dim, self.width
+        folded = _fold(self.slope_linear, (rows, dim * width))
+        return AffineRows(
+            _fold(_clean(selection @ folded), (selection.shape[0] * dim, width)),
+            selection @ self.slope_constant,
+            _clean(selection @ self.offset_linear),
+            selection @ self.offset_constant,
+        )
+
+    def take(self, rows: np.ndarray) -> AffineRows:
+        """The rows with these numbers, in this order."""
+        count = len(rows)
+        selection = sp.csr_array((np.ones(count), (np.arange(count), rows)), shape=(count, len(self)))
+        return self.combine(selection)
+
+    def distinct(self, group: np.ndarray) -> np.ndarray:
+        """Numbers of the rows that are not exact copies of an earlier row of the same group."""
+        table = _clean(
+            sp.hstack(
+                [
+                    _fold(self.slope_linear, (len(self), self.dim * self.width)),
+                    sp.csr_array(self.slope_constant),
+                    self.offset_linear,
+                    sp.csr_array(self.offset_constant[:, None]),
+                ],
+                format="csr",
+            )
+        )
+        table.sort_indices()
+        first: dict[tuple[int, bytes, bytes], int] = {}
+        for r, (start, stop) in enumerate(zip(table.indptr[:-1], table.indptr[1:], strict=True)):
+            key = (int(group[r]), table.indices[start:stop].tobytes(), table.data[start:stop].tobytes())
+            first.setdefault(key, r)
+        return np.fromiter(first.values(), dtype=int, count=len(first))
+
+    def keep_columns(self, columns: np.ndarray) -> AffineRows:
+        """The same rows over a shorter stack; what the other columns held is dropped."""
+        return AffineRows(
+            sp.csr_array(self.slope_linear[:, columns]),
+            self.slope_constant,
+            sp.csr_array(self.offset_linear[:, columns]),
+            self.offset_constant,
+        )
+
+
+def _clean(matrix: sp.csr_array) -> sp.csr_array:
+    """Without stored zeros, so that the sparsity pattern is the structure."""
+    matrix = sp.csr_array(matrix)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def _fold(matrix: sp.csr_array, shape: tuple[int, int]) -> sp.csr_array:
+    """The same numbers in the same (C) order in a matrix of another shape."""
+    coo = matrix.tocoo()
+    flat = coo.row.astype(np.int64) * matrix.shape[1] + coo.col
+    row, col = np.divmod(flat, max(shape[1], 1))
+    return sp.csr_array((coo.data, (row, col)), shape=shape)
+
+
+def _affine(linear: sp.csr_array, constant: np.ndarray, stack: cp.Expression) -> cp.Expression:
+    """``linear @ stack + constant``; a plain constant where the decision does not enter."""
+    if linear.nnz == 0:
+        return cp.Constant(constant)
+    return cp.Constant(linear) @ stack + constant

@@ -1,0 +1,300 @@
+"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from drolayers.cost.affine_rows import AffineRows
+from drolayers.cost.coefficients import bilinear_coefficients
+from drolayers.cost.expansion import MaxSystem
+from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
+from drolayers.errors import ModelError
+from drolayers.uncertainty import Uncertain
+
+__all__ = ["AffineRows", "PiecewiseCost", "RuleRecourse", "parse"]
+
+
+@dataclass(frozen=True)
+class RuleRecourse:
+    """A two-stage cost ``weight * min q'g, W g = rhs(x, y), g >= 0`` to be bounded by a decision rule."""
+
+    weight: float
+    q: np.ndarray
+    W: np.ndarray
+    rhs: AffineRows
+
+
+@dataclass(frozen=True)
+class PiecewiseCost:
+    """The cost ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }`` as arrays.
+
+    Attributes:
+        y: the uncertain vector.
+        deterministic: ``c0(x)``, convex and free of ``y``.
+        variables: the decision variables, then the auxiliary ones; stacked in Fortran order they are the columns of
+            all rows below.
+        auxiliary: the fresh epigraph variables among them.
+        constraints: what defines the auxiliary variables; free of ``y``.
+        pieces: the rows ``a_jk(x)'y + b_jk(x)``, weights included.
+        term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
+        forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
+        recourses: the two-stage costs left to decision rules, in addition to the terms.
+    """
+
+    y: Uncertain
+    deterministic: cp.Expression
+    variables: tuple[cp.Variable, ...]
+    auxiliary: tuple[cp.Variable, ...]
+    constraints: tuple[cp.Constraint, ...]
+    pieces: AffineRows
+    term: np.ndarray
+    forbidden: AffineRows
+    recourses: tuple[RuleRecourse, ...]
+
+    @property
+    def conservative(self) -> bool:
+        """Whether the worst case can only be bounded from above."""
+        return bool(self.recourses)
+
+    @property
+    def terms(self) -> int:
+        """Number of maxima."""
+        return int(self.term.max()) + 1 if len(self.term) else 0
+
+    @property
+    def stack(self) -> cp.Expression:
+        """All variables as one vector, each in Fortran order."""
+        return stack_variables(self.variables)
+
+
+def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
+    """Takes a cost apart into maxima of pieces that are affine in ``y``.
+
+    Sums, nonnegative multiples, maxima, absolute values, 1- and infinity-norms of expressions affine in ``y`` are
+    understood, nested as CVXPY's rules of convexity allow; minima with a negative sign likewise. A convex function of
+    the decision that multiplies ``y`` (which then must be nonnegative) becomes an epigraph variable.
+
+    Args:
+        cost: a scalar CVXPY expression in decision variables and ``y``.
+        y: the uncertain vector.
+
+    Raises:
+        ModelError: the cost is not convex in the decision, not piecewise affine in ``y``, or has too many pieces.
+    """
+    _check(cost, y)
+    lowered = lower(cost, y)
+    decisions = cost.variables()
+    epigraphs = [epigraph.variable for epigraph in lowered.epigraphs]
+    maxima = [maximum.variable for maximum in lowered.maxima]
+    markers = [rule.variable for rule in lowered.rules]
+    blocks = [
+        [lowered.remainder],
+        [row for maximum in lowered.maxima for row in maximum.rows],
+        lowered.forbidden,
+        [rule.rhs for rule in lowered.rules],
+    ]
+    everything = bilinear_coefficients(
+        [expression for block in blocks for expression in block], [*decisions, *epigraphs, *maxima, *markers], y
+    )
+    width, inner, outer = np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima), _length(markers)])
+    _check_products(everything, lowered, int(width), y)
+    table = everything.keep_columns(np.arange(width))
+    marker_weight = sp.csr_array(everything.offset_linear[:, inner:outer])
+    ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
+    system = _max_system(sp.csr_array(everything.offset_linear[:, width:inner]), lowered)
+    if system.weight[ends[1] :].nnz:
+        raise ModelError("The right-hand side of a recourse must be affine in y: take maxima of y out of it.")
+
+    # The cost itself is row 0: an affine remainder, and one term for each scalar maximum in it.
+    chosen, left = system.flatten(0)
+    remainder = table.combine(chosen)
+    heads = np.flatnonzero(left)
+    system.check_size(heads)
+    count = len(heads)
+    selection, term = system.expand(
+        sp.csr_array((count, len(table))),
+        sp.csr_array((left[heads], (np.arange(count), heads)), shape=(count, system.size)),
+    )
+    pieces = table.combine(selection)
+    distinct = pieces.distinct(term)
+    pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
+    recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight)
+
+    kept, restored = _restore(lowered.epigraphs, pieces, remainder, _length(decisions))
+    ranges = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
+    columns = np.concatenate([np.arange(_length(decisions)), *ranges])
+    variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
+    pieces, remainder = pieces.keep_columns(columns), remainder.keep_columns(columns)
+    stack = stack_variables(variables)
+    sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
+    deterministic = sum(
+        [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], stack)],
+        start=cp.sum(remainder.offset(stack)),
+    )
+    pieces, term = _with_remainder(pieces.take(np.flatnonzero(sees_y)), term[sees_y], remainder)
+    return PiecewiseCost(
+        y=y,
+        deterministic=deterministic,
+        variables=variables,
+        auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
+        constraints=tuple(epigraph.constraint for epigraph, _ in kept),
+        pieces=pieces,
+        term=term,
+        forbidden=_nonzero_rows(table.take(np.arange(ends[1], ends[2])).keep_columns(columns)),
+        recourses=tuple(
+            RuleRecourse(rule.weight, rule.q, rule.W, rule.rhs.keep_columns(columns)) for rule in recourses
+        ),
+    )
+
+
+def stack_variables(variables: Sequence[cp.Variable]) -> cp.Expression:
+    """The variables as one vector, each in Fortran order."""
+    if not variables:
+        return cp.Constant(np.zeros(0))
+    return cp.hstack([cp.vec(variable, order="F") for variable in variables])
+
+
+def _check(cost: cp.Expression, y: Uncertain) -> None:
+    """Refuses what can be seen to be wrong before the tree is taken apart."""
+    if not isinstance(cost, cp.Expression):
+        raise ModelError(f"The cost must be a CVXPY expression, not {cost!r}.")
+    if not isinstance(y, Uncertain):
+        raise ModelError(f"The uncertain vector must be a dro.Uncertain, not {y!r}.")
+    if not cost.is_scalar() or cost.is_complex():
+        kind = "complex" if cost.is_complex() else f"of shape {cost.shape}"
+        raise ModelError(f"The cost {shorten(cost)} is {kind}, but must be a real scalar: sum its entries with cp.sum.")
+    for parameter in cost.parameters():
+        if isinstance(parameter, Uncertain) and parameter is not y:
+            raise ModelError(
+                f"The cost uses the uncertain vector {parameter.name()}, which is not the one of the ambiguity set: "
+                "put all uncertain quantities into one dro.Uncertain."
+            )
+        if parameter is not y:
+            raise ModelError(
+                f"The cost uses the CVXPY parameter {parameter.name()}: "
+                "write its value as a constant, or make it a part of the uncertain vector."
+            )
+    if not cost.is_convex():
+        part = cost
+        while culprits := [arg for arg in part.args if not arg.is_dcp()]:
+            part = culprits[0]
+        sign = f" (where a convex function of the decision multiplies {y.name()}, the support must be nonnegative)"
+        raise ModelError(
+            f"The cost is not convex in the decision by CVXPY's rules because of {shorten(part)}: "
+            f"rewrite it with convex atoms{sign if part.parameters() else ''}."
+        )
+
+
+def _length(variables: Sequence[cp.Variable]) -> int:
+    """Number of scalars in the variables."""
+    return sum(variable.size for variable in variables)
+
+
+def _max_system(weight: sp.csr_array, lowered: Lowered) -> MaxSystem:
+    """The maxima as numbered scalars; the rows are those of the table, the cost first."""
+    starts = np.concatenate([[0], np.cumsum([m.variable.size for m in lowered.maxima])]).astype(int)
+    owner = np.full(weight.shape[0], -1)
+    owners = [m.owner + start for m, start in zip(lowered.maxima, starts, strict=False)]
+    owned = sum(len(o) for o in owners)
+    owner[1 : 1 + owned] = np.concatenate([np.zeros(0, dtype=int), *owners])
+
+    def describe(f: int) -> str:
+        return shorten(lowered.maxima[int(np.searchsorted(starts, f, side="right")) - 1].node)
+
+    return MaxSystem(weight, owner, describe)
+
+
+def _check_products(everything: AffineRows, lowered: Lowered, width: int, y: Uncertain) -> None:
+    """Refuses ``y`` times a maximum of ``y``."""
+    columns = everything.slope_linear[:, width:].tocoo().col
+    if len(columns):
+        nodes = [(m.node, m.variable.size) for m in lowered.maxima] + [(r.node, 1) for r in lowered.rules]
+        ends = np.cumsum([size for _, size in nodes])
+        node = nodes[int(np.searchsorted(ends, columns.min(), side="right"))][0]
+        raise ModelError(
+            f"The cost is not piecewise affine in {y.name()} because it multiplies {shorten(node)} by {y.name()}: "
+            "multiply maxima by nonnegative constants only."
+        )
+
+
+def _rules(
+    lowered: Lowered, table: AffineRows, ends: np.ndarray, weight: np.ndarray, inside: sp.csr_array
+) -> list[RuleRecourse]:
+    """The two-stage costs left to decision rules, which may only be added to the rest."""
+    recourses = []
+    start = int(ends[2])
+    for k, rule in enumerate(lowered.rules):
+        rhs = table.take(np.arange(start, start + rule.rhs.size))
+        start += rule.rhs.size
+        if inside[:, [k]].nnz or weight[k] < 0:
+            raise ModelError(
+                f"{shorten(rule.node)} is handled by a decision rule and can only be added to the cost, "
+                "not be inside a maximum or a CVaR: reduce the second stage or use method='vertices'."
+            )
+        if weight[k] > 0:
+            recourses.append(RuleRecourse(float(weight[k]), rule.node.stage.q, rule.node.stage.W, rhs))
+    return recourses
+
+
+def _restore(
+    epigraphs: Sequence[Epigraph], pieces: AffineRows, remainder: AffineRows, start: int
+) -> tuple[list[tuple[Epigraph, int]], list[cp.Expression]]:
+    """Epigraphs that the pieces need, with their first columns; the others go back into ``c0`` as they were."""
+    used = np.zeros(pieces.width, dtype=bool)
+    for matrix in (pieces.slope_linear, pieces.offset_linear, remainder.slope_linear):
+        used[matrix.indices] = True
+    weight = remainder.offset_linear.toarray().ravel()
+    kept, restored = [], []
+    for epigraph in epigraphs:
+        columns = slice(start, start + epigraph.variable.size)
+        if used[columns].any():
+            kept.append((epigraph, start))
+        elif weight[columns].any():
+            restored.append(_weighted(weight[columns], epigraph.expression))
+        start += epigraph.variable.size
+    return kept, restored
+
+
+def _weighted(weight: np.ndarray, expression: cp.Expression) -> cp.Expression:
+    """The weighted sum of the entries."""
+    if expression.is_scalar():
+        return float(weight[0]) * cp.sum(expression)
+    return weight @ cp.vec(expression, order="F")
+
+
+def _plain_maxima(pieces: AffineRows, term: np.ndarray, stack: cp.Expression) -> list[cp.Expression]:
+    """Maxima that do not see ``y``, those of one size together."""
+    offset = pieces.offset(stack)
+    _, first, count = np.unique(term, return_index=True, return_counts=True)
+    sums = []
+    for size in np.unique(count):
+        rows = (first[count == size][:, None] + np.arange(size)).ravel()
+        sums.append(cp.sum(cp.max(cp.reshape(offset[rows], (len(rows) // int(size), int(size)), order="C"), axis=1)))
+    return sums
+
+
+def _with_remainder(pieces: AffineRows, term: np.ndarray, remainder: AffineRows) -> tuple[AffineRows, np.ndarray]:
+    """The pieces with terms numbered from 0, and the slope of the affine remainder as one more term."""
+    names, term = np.unique(term, return_inverse=True)
+    if not remainder.coordinates().any():
+        return pieces, term
+    return AffineRows(
+        sp.vstack([pieces.slope_linear, remainder.slope_linear], format="csr"),
+        np.vstack([pieces.slope_constant, remainder.slope_constant]),
+        sp.vstack([pieces.offset_linear, sp.csr_array((1, pieces.width))], format="csr"),
+        np.append(pieces.offset_constant, 0.0),
+    ), np.append(term, len(names))
+
+
+def _nonzero_rows(rows: AffineRows) -> AffineRows:
+    """Without rows that are zero whatever ``x`` and ``y`` are, up to the rounding of the vertex enumeration."""
+    size = np.abs(rows.slope_constant).max(axis=1, initial=0.0) + np.abs(rows.offset_constant)
+    size += abs(rows.offset_linear).max(axis=1).toarray().ravel() if rows.width and len(rows) else 0.0
+    if rows.slope_linear.nnz:
+        size += abs(rows.slope_linear).max(axis=1).toarray().ravel().reshape(rows.slope_constant.shape).max(axis=1)
+    return rows.take(np.flatnonzero(size > 1e-9))
