@@ -1,0 +1,407 @@
+"""Where the uncertain vector can lie, each set with its support function δ*(w) = sup {wᵀy : y ∈ Ξ}.
+
+Support functions are asked for many vectors at once, laid out flat: ``w`` holds the entries of all of them one after
+another, ``row[e]`` says to which vector an entry belongs and ``coordinate[e]`` to which coordinate of ``y``. A vector may
+cover only the coordinates of one block, provided that the set is a product across blocks (``links``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, final
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linprog
+from torch import Tensor
+
+from drolayers.errors import ModelError
+
+Constraints = list[cp.Constraint]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which vector and which coordinate each entry of a flat expression belongs to."""
+
+    row: NDArray[np.int64]
+    coordinate: NDArray[np.int64]
+    rows: int
+
+    def sums(self) -> sp.csr_array:
+        """The matrix that adds up entries by row."""
+        entries = self.row.size
+        return sp.csr_array((np.ones(entries), (self.row, np.arange(entries))), shape=(self.rows, entries))
+
+
+class Support(ABC):
+    """A closed convex set Ξ."""
+
+    @abstractmethod
+    def check(self, dim: int) -> None:
+        """Raise ModelError unless the set lies in a space of this dimension."""
+
+    @abstractmethod
+    def nonnegative(self, dim: int) -> bool:
+        """Whether every point is known to be nonnegative."""
+
+    @abstractmethod
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """Groups of coordinates that the set ties together; it is a product across unlinked coordinates."""
+
+    @abstractmethod
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """An upper bound on δ*(w), one a row, tight when minimised subject to the constraints."""
+
+    @abstractmethod
+    def members(self, y: cp.Expression) -> Constraints:
+        """Constraints that say that every row of ``y`` (points, dim) lies in the set."""
+
+    @abstractmethod
+    def violation(self, y: Tensor) -> Tensor:
+        """How far points ``(..., dim)`` lie outside, zero inside."""
+
+    def __and__(self, other: Support) -> Support:
+        """The intersection; the relative interiors must meet for its support function to be an inf-convolution."""
+        return intersection(self, other)
+
+
+@final
+@dataclass(frozen=True)
+class Reals(Support):
+    """All of space."""
+
+    def check(self, dim: int) -> None:
+        """Every dimension will do."""
+
+    def nonnegative(self, dim: int) -> bool:
+        """No."""
+        return False
+
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """None."""
+        return []
+
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """Finite only at zero."""
+        return cp.Constant(np.zeros(layout.rows)), [w == 0]
+
+    def members(self, y: cp.Expression) -> Constraints:
+        """Nothing to say."""
+        return []
+
+    def violation(self, y: Tensor) -> Tensor:
+        """Zero."""
+        return y.new_zeros(y.shape[:-1])
+
+
+@final
+class Box(Support):
+    """``lo ≤ y ≤ hi``, coordinate by coordinate; infinite ends are allowed."""
+
+    def __init__(self, lo: ArrayLike = -np.inf, hi: ArrayLike = np.inf) -> None:
+        self.lo, self.hi = np.asarray(lo, dtype=float), np.asarray(hi, dtype=float)
+        if np.isnan(self.lo).any() or np.isnan(self.hi).any() or np.any(self.lo > self.hi):
+            raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={lo}, hi={hi}.")
+
+    def __repr__(self) -> str:
+        return f"Box({self.lo.tolist()}, {self.hi.tolist()})"
+
+    def ends(self, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both ends for every coordinate."""
+        return np.broadcast_to(self.lo, dim), np.broadcast_to(self.hi, dim)
+
+    def check(self, dim: int) -> None:
+        """Scalars or one number a coordinate."""
+        for end in (self.lo, self.hi):
+            if end.shape not in ((), (dim,)):
+                raise ModelError(f"Box ends must be scalars or of shape ({dim},), not {end.shape}.")
+
+    def nonnegative(self, dim: int) -> bool:
+        """When no lower end is negative."""
+        return bool(np.all(self.lo >= 0))
+
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """None."""
+        return []
+
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """The better corner of every coordinate; an infinite end forbids the sign that would run to it."""
+        ends = self.ends(int(layout.coordinate.max(initial=-1)) + 1) if self.lo.ndim == self.hi.ndim == 0 else (self.lo, self.hi)
+        lo, hi = (np.broadcast_to(end, max(end.size, 1)) for end in ends)
+        lo = lo[layout.coordinate] if lo.size > 1 else np.full(layout.row.size, lo[0])
+        hi = hi[layout.coordinate] if hi.size > 1 else np.full(layout.row.size, hi[0])
+        low, high = np.isfinite(lo), np.isfinite(hi)
+        constraints: Constraints = []
+        pieces: list[tuple[NDArray[np.int64], cp.Expression]] = []
+        both, only_low, only_high, neither = (np.flatnonzero(m) for m in (low & high, low & ~high, ~low & high, ~low & ~high))
+        if both.size:
+            corner = cp.Variable(both.size)
+            constraints += [corner >= cp.multiply(lo[both], w[both]), corner >= cp.multiply(hi[both], w[both])]
+            pieces.append((both, corner))
+        for entries, end, sign in ((only_low, lo, -1.0), (only_high, hi, 1.0)):
+            if entries.size:
+                constraints.append(sign * w[entries] >= 0)
+                if np.any(end[entries] != 0):
+                    pieces.append((entries, cp.multiply(end[entries], w[entries])))
+        if neither.size:
+            constraints.append(w[neither] == 0)
+        value: cp.Expression = cp.Constant(np.zeros(layout.rows))
+        for entries, part in pieces:
+            value = value + layout.sums()[:, entries] @ part
+        return value, constraints
+
+    def members(self, y: cp.Expression) -> Constraints:
+        """Between the ends, where they are finite."""
+        lo, hi = self.ends(y.shape[1])
+        low, high = np.flatnonzero(np.isfinite(lo)), np.flatnonzero(np.isfinite(hi))
+        constraints = [y[:, low] >= np.tile(lo[low], (y.shape[0], 1))] if low.size else []
+        return constraints + ([y[:, high] <= np.tile(hi[high], (y.shape[0], 1))] if high.size else [])
+
+    def violation(self, y: Tensor) -> Tensor:
+        """The largest distance beyond an end."""
+        lo, hi = (torch.as_tensor(np.array(end)).to(y) for end in self.ends(y.shape[-1]))
+        return torch.maximum(lo - y, y - hi).clamp(min=0.0).amax(-1)
+
+
+def Nonnegative() -> Box:  # noqa: N802 (reads as the set that it makes)
+    """``y ≥ 0``."""
+    return Box(0.0, np.inf)
+
+
+@final
+class Polyhedron(Support):
+    """``C y ≤ d``."""
+
+    def __init__(self, C: ArrayLike, d: ArrayLike) -> None:
+        self.C, self.d = np.atleast_2d(np.asarray(C, dtype=float)), np.atleast_1d(np.asarray(d, dtype=float))
+        if self.C.ndim != 2 or self.d.shape != (self.C.shape[0],):
+            raise ModelError(f"Polyhedron needs C of shape (k, dim) and d of shape (k,), not {self.C.shape} and {self.d.shape}.")
+        if not (np.isfinite(self.C).all() and np.isfinite(self.d).all()):
+            raise ModelError("Polyhedron needs finite C and d: leave out rows that say nothing.")
+        if linprog(np.zeros(self.C.shape[1]), self.C, self.d, bounds=(None, None)).status == 2:
+            raise ModelError("Polyhedron is empty: no y satisfies C y <= d.")
+
+    def check(self, dim: int) -> None:
+        """One column a coordinate."""
+        if self.C.shape[1] != dim:
+            raise ModelError(f"Polyhedron has {self.C.shape[1]} columns, but y has {dim} coordinates.")
+
+    def nonnegative(self, dim: int) -> bool:
+        """When the smallest value of every coordinate is nonnegative."""
+        for axis in np.eye(dim):
+            found = linprog(axis, self.C, self.d, bounds=(None, None))
+            if found.status != 0 or found.fun < 0:
+                return False
+        return True
+
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """The coordinates of every row."""
+        return [np.flatnonzero(row) for row in self.C]
+
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """Linear programming duality, ``min dᵀλ : Cᵀλ = w, λ ≥ 0``, with the inequalities that touch the row's block."""
+        C = sp.csc_array(self.C)
+        touched = sp.csr_array(
+            (np.ones(layout.row.size), (layout.row, layout.coordinate)), shape=(layout.rows, self.C.shape[1])
+        ) @ abs(C).T
+        pairs = sp.coo_array(touched)
+        row, inequality = pairs.row, pairs.col
+        multiplier = cp.Variable(row.size, nonneg=True)
+        # The coefficient of multiplier (row, inequality) in entry (row, coordinate).
+        position = sp.csr_array((np.arange(1, row.size + 1), (row, inequality)), shape=touched.shape)
+        entries, inequalities = sp.coo_array(C[:, layout.coordinate].T).coords
+        values = self.C[inequalities, layout.coordinate[entries]]
+        at = np.asarray(position[layout.row[entries], inequalities]).ravel().astype(np.int64) - 1
+        spread = sp.csr_array((values, (entries, at)), shape=(layout.row.size, row.size))
+        prices = sp.csr_array((self.d[inequality], (row, np.arange(row.size))), shape=(layout.rows, row.size))
+        return prices @ multiplier, [spread @ multiplier == w]
+
+    def members(self, y: cp.Expression) -> Constraints:
+        """All inequalities."""
+        return [y @ self.C.T <= np.tile(self.d, (y.shape[0], 1))]
+
+    def violation(self, y: Tensor) -> Tensor:
+        """The largest violated inequality."""
+        C, d = torch.as_tensor(self.C).to(y), torch.as_tensor(self.d).to(y)
+        return (y @ C.T - d).clamp(min=0.0).amax(-1)
+
+
+@final
+class Ellipsoid(Support):
+    """``{center + L u : ‖u‖₂ ≤ 1}``."""
+
+    def __init__(self, center: ArrayLike, L: ArrayLike) -> None:
+        self.center, self.L = np.atleast_1d(np.asarray(center, dtype=float)), np.atleast_2d(np.asarray(L, dtype=float))
+        if self.L.shape[0] != self.center.size:
+            raise ModelError(f"Ellipsoid needs L with {self.center.size} rows, not shape {self.L.shape}.")
+
+    def check(self, dim: int) -> None:
+        """One row a coordinate."""
+        if self.center.size != dim:
+            raise ModelError(f"Ellipsoid lies in dimension {self.center.size}, but y has {dim} coordinates.")
+
+    def nonnegative(self, dim: int) -> bool:
+        """When the smallest value of every coordinate is nonnegative."""
+        return bool(np.all(self.center - np.linalg.norm(self.L, axis=1) >= 0))
+
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """All coordinates."""
+        return [np.arange(dim)]
+
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """``wᵀc + ‖Lᵀw‖``."""
+        dim, radius = self.center.size, cp.Variable(layout.rows)
+        order = np.lexsort((layout.coordinate, layout.row))
+        stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
+        return self.center @ stacked + radius, [cp.SOC(radius, self.L.T @ stacked, axis=0)]
+
+    def members(self, y: cp.Expression) -> Constraints:
+        """Through the preimage in the ball."""
+        u = cp.Variable((y.shape[0], self.L.shape[1]))
+        centre = np.tile(self.center, (y.shape[0], 1))
+        return [y == centre + u @ self.L.T, cp.SOC(cp.Constant(np.ones(y.shape[0])), u.T, axis=0)]
+
+    def violation(self, y: Tensor) -> Tensor:
+        """By how much the preimage leaves the unit ball, plus the distance from the range of L."""
+        offset = y - torch.as_tensor(self.center).to(y)
+        L = torch.as_tensor(self.L).to(y)
+        u = offset @ torch.linalg.pinv(L).T
+        return (u.norm(dim=-1) - 1.0).clamp(min=0.0) + (u @ L.T - offset).norm(dim=-1)
+
+
+@final
+class Conic(Support):
+    """``{y : some v has A_j [y; v] - b_j in the second-order cone L for every j}`` (definition 4.1 of the paper).
+
+    As there, the last entry of a cone bounds the norm of the others.
+
+    Args:
+        A: matrices of shape ``(m_j, dim + lifted)``.
+        b: vectors of shape ``(m_j,)``.
+        lifted: number of lifted variables v.
+    """
+
+    def __init__(self, A: list[ArrayLike], b: list[ArrayLike], lifted: int = 0) -> None:
+        self.A = [np.atleast_2d(np.asarray(M, dtype=float)) for M in A]
+        self.b = [np.atleast_1d(np.asarray(v, dtype=float)) for v in b]
+        self.lifted = lifted
+        if len(self.A) != len(self.b) or any(M.shape[0] != v.size for M, v in zip(self.A, self.b, strict=False)):
+            raise ModelError("Conic support needs as many b_j as A_j, each with one entry a row.")
+
+    def check(self, dim: int) -> None:
+        """Columns for y and v."""
+        for M in self.A:
+            if M.shape[1] != dim + self.lifted:
+                raise ModelError(f"Conic support needs {dim} + {self.lifted} columns, not {M.shape[1]}.")
+
+    def nonnegative(self, dim: int) -> bool:
+        """Not known."""
+        return False
+
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """All coordinates."""
+        return [np.arange(dim)]
+
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """Conic duality: ``min -Σ bᵀη : Σ A_yᵀη = -w, Σ A_vᵀη = 0, η in the cones``."""
+        dim = self.A[0].shape[1] - self.lifted
+        order = np.lexsort((layout.coordinate, layout.row))
+        stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
+        etas = [cp.Variable((M.shape[0], layout.rows)) for M in self.A]
+        slope = sum(M[:, :dim].T @ eta for M, eta in zip(self.A, etas, strict=True))
+        value = -sum(v @ eta for v, eta in zip(self.b, etas, strict=True))
+        constraints: Constraints = [slope == -stacked]
+        if self.lifted:
+            constraints.append(sum(M[:, dim:].T @ eta for M, eta in zip(self.A, etas, strict=True)) == 0)
+        return value, constraints + [in_cone(eta) for eta in etas]
+
+    def members(self, y: cp.Expression) -> Constraints:
+        """With one v a point."""
+        v = cp.Variable((y.shape[0], self.lifted)) if self.lifted else None
+        full = y if v is None else cp.hstack([y, v])
+        return [in_cone(M @ full.T - np.tile(b[:, None], (1, y.shape[0]))) for M, b in zip(self.A, self.b, strict=True)]
+
+    def violation(self, y: Tensor) -> Tensor:
+        """The smallest uniform relaxation of the cones that admits each point (a small program a point)."""
+        points = y.reshape(-1, y.shape[-1]).detach().cpu().double().numpy()
+        slack, v = cp.Variable(nonneg=True), cp.Variable(max(self.lifted, 1))
+        result = np.zeros(len(points))
+        for i, point in enumerate(points):
+            parts = [M[:, : point.size] @ point - b for M, b in zip(self.A, self.b, strict=True)]
+            lifted = [M[:, point.size :] @ v[: self.lifted] if self.lifted else 0.0 for M in self.A]
+            cones = [in_cone(cp.reshape(p + q + slack * np.eye(p.size)[-1], (p.size, 1), order="F")) for p, q in zip(parts, lifted, strict=True)]
+            result[i] = cp.Problem(cp.Minimize(slack), cones).solve(solver=cp.CLARABEL)
+        return torch.as_tensor(result).to(y).reshape(y.shape[:-1])
+
+
+@final
+class Intersection(Support):
+    """Points that lie in all members; made with ``&``."""
+
+    def __init__(self, members: tuple[Support, ...]) -> None:
+        self.parts = members
+
+    def __repr__(self) -> str:
+        return " & ".join(map(repr, self.parts))
+
+    def check(self, dim: int) -> None:
+        """Every member."""
+        for part in self.parts:
+            part.check(dim)
+
+    def nonnegative(self, dim: int) -> bool:
+        """When one member is."""
+        return any(part.nonnegative(dim) for part in self.parts)
+
+    def links(self, dim: int) -> list[NDArray[np.int64]]:
+        """Those of all members."""
+        return [link for part in self.parts for link in part.links(dim)]
+
+    def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
+        """The inf-convolution: ``w`` is split between the members; the first takes what the others leave."""
+        shares = [cp.Variable(w.shape[0]) for _ in self.parts[1:]]
+        first = w - sum(shares)
+        value, constraints = self.parts[0].conjugate(first, layout)
+        for part, share in zip(self.parts[1:], shares, strict=True):
+            other, more = part.conjugate(share, layout)
+            value, constraints = value + other, constraints + more
+        return value, constraints
+
+    def members(self, y: cp.Expression) -> Constraints:
+        """All of them."""
+        return [constraint for part in self.parts for constraint in part.members(y)]
+
+    def violation(self, y: Tensor) -> Tensor:
+        """The worst of them."""
+        return torch.stack([part.violation(y) for part in self.parts]).amax(0)
+
+
+def intersection(first: Support, second: Support) -> Support:
+    """The intersection in its simplest form: boxes merge, all of space drops out."""
+    parts: list[Support] = []
+    for part in (first, second):
+        parts += part.parts if isinstance(part, Intersection) else [part]
+    box: Box | None = None
+    others = []
+    for part in parts:
+        if isinstance(part, Box):
+            box = part if box is None else Box(np.maximum(box.lo, part.lo), np.minimum(box.hi, part.hi))
+        elif not isinstance(part, Reals):
+            others.append(part)
+    kept = ([box] if box is not None else []) + others
+    if not kept:
+        return Reals()
+    return kept[0] if len(kept) == 1 else Intersection(tuple(kept))
+
+
+def in_cone(columns: Any) -> cp.Constraint:
+    """Every column lies in the second-order cone whose last entry bounds the norm of the others."""
+    size = columns.shape[0]
+    if size == 1:
+        return columns[0] >= 0
+    return cp.SOC(columns[size - 1], columns[: size - 1], axis=0)
