@@ -1,0 +1,119 @@
+"""Solving many boxes of the integer columns of many programs: the one place where the search meets the engine.
+
+Every solved box also yields an *affine bound*, valid for every integer point of that program. With dual z, of which the
+rows that bound integer columns are dropped, weak duality reads for all feasible y
+
+    f(y) ≥ constant - ½x̄ᵀPx̄ - bᵀz + (q + Px̄ + Aᵀz)ᵀy.
+
+The coefficients of continuous columns vanish at a dual solution; what the solver leaves of them is charged to the
+constant with twice the size of x̄. So the bound is ``intercept + slopeᵀ(integer point)``; over a box it is the parent's
+Lagrangian bound corrected by reduced costs, and it costs no solve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.conic.residuals import products
+from drolayers.status import Status
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """What became of a set of boxes; rows that are not ``ok`` hold zeros."""
+
+    status: Array
+    objective: Array
+    mass: Array
+    primal: Array
+    dual: Array
+    intercept: Array
+    slope: Array
+
+    @property
+    def ok(self) -> Array:
+        """Which boxes have a solution."""
+        return self.status <= int(Status.INACCURATE)
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """A batch of programs whose integer columns are confined to boxes and solved, many at a time.
+
+    Args:
+        engine: solves; its gradient rule does not matter here.
+        program: the structure.
+        values: the numbers, one program an item.
+        memory: bytes that one call of the engine may take, estimated from the size of the program.
+    """
+
+    engine: Engine
+    program: ConeProgram
+    values: Values
+    memory: float = 1e9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", replace(self.engine, on_failure="mask"))
+        object.__setattr__(self, "values", self.values.detach())
+
+    @property
+    def chunk(self) -> int:
+        """Boxes in one call: an interior-point method holds some two hundred numbers a row (measured)."""
+        per_item = 8.0 * (200 * (self.program.rows + self.program.columns) + 20 * self.program.nonzeros)
+        return 1 << max(0, min(9, int(np.log2(max(1.0, self.memory / per_item)))))
+
+    def chunks(self, size: int) -> Iterator[slice]:
+        """Cut a number of boxes into calls."""
+        return (slice(at, min(at + self.chunk, size)) for at in range(0, size, self.chunk))
+
+    def solve(self, item: Array, lower: Array, upper: Array) -> Solved:
+        """Solve one box a row."""
+        parts = [self._solve(item[cut], lower[cut], upper[cut]) for cut in self.chunks(item.size)]
+        if not parts:
+            parts = [self._solve(item, lower, upper)]
+        return Solved(*(np.concatenate([getattr(p, name) for p in parts]) for name in Solved.__dataclass_fields__))
+
+    @torch.no_grad()
+    def _solve(self, item: Array, lower: Array, upper: Array) -> Solved:
+        """One call of the engine, padded to one of a few sizes since a new size costs a new solver."""
+        size = padded(item.size)
+        fill = np.minimum(np.arange(size), item.size - 1)
+        index = torch.from_numpy(item[fill])
+        low, high = (torch.from_numpy(end[fill].astype(np.float64)) for end in (lower, upper))
+        values = self.program.within(self.values[index.to(self.values.q.device)], low, high)
+        solution = self.engine.solve_values(self.program, values)
+        ok = solution.ok[:, None]
+        x, z = (torch.where(ok, t, torch.zeros_like(t)) for t in (solution.primal, solution.dual))
+        intercept, slope = self._affine_bound(values, x, z)
+        mass = (values.q * x).abs().sum(1)
+        objective = torch.where(ok[:, 0], solution.objective, torch.zeros_like(solution.objective))
+        parts = (solution.status, objective, mass, x, z, intercept, slope)
+        return Solved(*(part[: item.size].cpu().numpy() for part in parts))
+
+    def _affine_bound(self, values: Values, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Intercept and slope of the bound that stands at the top of this file."""
+        program, device = self.program, x.device
+        rows = torch.cat([program.lower_rows, program.upper_rows]).to(device)
+        columns = program.integers.to(device)
+        z = z.index_fill(1, rows, 0.0)
+        Px, _, Az = products(program, values, x, z)
+        reduced = values.q + Px + Az
+        slope = reduced[:, columns]
+        size = 2.0 * x.abs() + x.abs().amax(1, keepdim=True)
+        defect = (reduced.abs() * size).index_fill(1, columns, 0.0).sum(1)
+        intercept = values.constant - 0.5 * (Px * x).sum(1) - (values.b * z).sum(1) - defect
+        return intercept, slope
+
+
+def padded(size: int) -> int:
+    """Sizes of calls are 0, 1, 2, 4, 6, 8, 12, 16, 24, 32 and so on."""
+    power = 1 << max(size - 1, 0).bit_length()
+    return 0 if size == 0 else power * 3 // 4 if power >= 8 and size <= power * 3 // 4 else power

@@ -1,0 +1,118 @@
+"""Every integer point of the box, solved: for small sets, and as the reference of all other oracles."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.errors import ModelError
+from drolayers.integer.boxes import Boxes
+from drolayers.integer.feasibility import Screen, feasible_points
+from drolayers.integer.oracle import Candidates, check_count, usable_items
+from drolayers.integer.pool import Pool
+from drolayers.status import Status
+
+
+@dataclass(frozen=True, eq=False)
+class Enumeration:
+    """Solve at every integer point that arithmetic does not exclude.
+
+    Args:
+        engine: solves the programs at fixed points.
+        limit: refuse boxes with more integer points than this.
+        memory: bytes that one call of the engine may take.
+    """
+
+    engine: Engine = field(default_factory=make_engine)
+    limit: int = 65_536
+    memory: float = 1e9
+    name: str = "enumeration"
+
+    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
+        """The best integer points for every row of theta."""
+        return self.top_values(program, program.values(theta).detach(), count)
+
+    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The best integer points of programs whose numbers are at hand."""
+        start, count, batch = time.perf_counter(), check_count(count), len(values)
+        box = all_points(program, self.limit)
+        values, good = usable_items(values)
+        finite = good.cpu().numpy()
+        usable = np.flatnonzero(finite)
+        screen, boxes = Screen.of(program, values), Boxes(self.engine, program, values, self.memory)
+        pool = Pool(program, batch, count)
+        failed, unbounded = np.zeros(batch, dtype=bool), np.zeros(batch, dtype=bool)
+        rounds = relaxations = 0
+        # Points are combined with items piece by piece, so that neither product is ever held at once.
+        per_piece = max(1, 16 * boxes.chunk // max(1, usable.size))
+        for at in range(0, box.shape[0], per_piece):
+            piece = box[at : at + per_piece]
+            item, points = usable.repeat(piece.shape[0]), np.tile(piece, (usable.size, 1))
+            kept = screen.passes(item, points)
+            item, points = item[kept], points[kept]
+            for cut in boxes.chunks(item.size):
+                solved = boxes.solve(item[cut], points[cut], points[cut])
+                ok = solved.ok
+                failed[item[cut][solved.status == int(Status.FAILED)]] = True
+                unbounded[item[cut][solved.status == int(Status.NO_MINIMUM)]] = True
+                pool.offer(
+                    item[cut][ok],
+                    solved.objective[ok],
+                    solved.mass[ok],
+                    points[cut][ok],
+                    solved.primal[ok],
+                    solved.dual[ok],
+                )
+                rounds, relaxations = rounds + 1, relaxations + item[cut].size
+        found = np.isfinite(pool.value[:, 0])
+        status = np.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
+        status = np.where(failed, np.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
+        status = np.where(unbounded, int(Status.NO_MINIMUM), status)
+        status = np.where(finite, status, int(Status.FAILED))
+        gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
+        nodes = np.where(finite, box.shape[0], 0)
+        return pool.candidates(
+            values,
+            status,
+            gap,
+            nodes,
+            rounds=rounds,
+            relaxations=relaxations,
+            time=time.perf_counter() - start,
+            oracle=self.name,
+        )
+
+    def is_feasible(
+        self,
+        program: ConeProgram,
+        theta: Float[Tensor, "batch theta"],
+        points: Float[Tensor, "batch candidate integer"],
+    ) -> Bool[Tensor, "batch candidate"]:
+        """Whether integer points admit a feasible continuous part."""
+        return feasible_points(self.engine, program, program.values(theta), points, self.memory)
+
+
+def box_size(program: ConeProgram) -> float:
+    """Number of integer points of the compiled box."""
+    lower, upper = (end.numpy() for end in program.integer_bounds)
+    return float(np.prod(np.maximum(upper - lower + 1.0, 0.0)))
+
+
+def all_points(program: ConeProgram, limit: int) -> np.ndarray:
+    """The integer points of the box, in lexicographic order."""
+    size = box_size(program)
+    if size > limit:
+        raise ModelError(
+            f"The box holds {size:.3g} integer points, more than the {limit} that enumeration accepts: "
+            "use oracle='branch_and_bound'."
+        )
+    lower, upper = (end.numpy() for end in program.integer_bounds)
+    axes = [np.arange(lo, hi + 1) for lo, hi in zip(lower, upper, strict=True)]
+    if not axes:
+        return np.zeros((1, 0))
+    return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))

@@ -1,0 +1,120 @@
+"""The contract of an integer oracle: the T best integer points of every program of a batch, each with its proof.
+
+Whoever proposes a point, its objective is that of a conic solve with the integer columns fixed there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from drolayers.conic import ConeProgram, Values
+from drolayers.errors import ModelError, ShapeError
+from drolayers.status import Status
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The best integer points of a batch, best first; slots beyond the feasible points are masked.
+
+    Args:
+        points: integral values of ``program.integers``; arbitrary, but in the box, where not ``valid``.
+        objective: optimal value with the integers fixed there; +inf where not ``valid``.
+        valid: which slots hold a point.
+        status: OPTIMAL (proven), INACCURATE (a limit or an unsolved point left a ``gap``), INFEASIBLE (no integer point
+            is feasible), NO_MINIMUM or FAILED, for each item.
+        gap: how much better than the last slot an unexplored point could be at most; zero when proven.
+        nodes: relaxations of boxes explored, for each item.
+        primal: the solution at each point; zero where not ``valid``.
+        dual: its multipliers; zero where not ``valid``.
+        rounds: calls of the engine that followed one another.
+        relaxations: cone programs solved in all, points included.
+        time: seconds.
+        oracle: name of the oracle that found them.
+    """
+
+    points: Float[Tensor, "batch candidate integer"]
+    objective: Float[Tensor, "batch candidate"]
+    valid: Bool[Tensor, "batch candidate"]
+    status: Int[Tensor, "batch"]
+    gap: Float[Tensor, "batch"]
+    nodes: Int[Tensor, "batch"]
+    primal: Float[Tensor, "batch candidate column"]
+    dual: Float[Tensor, "batch candidate row"]
+    rounds: int = 0
+    relaxations: int = 0
+    time: float = 0.0
+    oracle: str = ""
+
+    @property
+    def ok(self) -> Bool[Tensor, "batch"]:
+        """Which items have at least one point."""
+        return self.status <= int(Status.INACCURATE)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The statuses as an enumeration."""
+        return [Status(s) for s in self.status.tolist()]
+
+    def __repr__(self) -> str:
+        batch, count, _ = self.points.shape
+        outcome = ", ".join(f"{k}: {v}" for k, v in Counter(str(s) for s in self.statuses).items())
+        return (
+            f"Candidates(batch={batch}, count={count}, {outcome}; {self.oracle}: {int(self.nodes.sum())} nodes, "
+            f"{self.rounds} rounds, {self.relaxations} relaxations, {self.time:.3g} s)"
+        )
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """Finds the best integer points of a batch of programs. Implementations are immutable."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
+        """The ``count`` best integer points for every row of theta; ties go to the lexicographically smaller point."""
+
+    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The same for programs whose numbers are at hand already."""
+
+    def is_feasible(
+        self,
+        program: ConeProgram,
+        theta: Float[Tensor, "batch theta"],
+        points: Float[Tensor, "batch candidate integer"],
+    ) -> Bool[Tensor, "batch candidate"]:
+        """Whether integer points admit a feasible continuous part."""
+
+
+def check_count(count: int) -> int:
+    """How many points are asked for, at least one."""
+    if count < 1:
+        raise ModelError(f"At least one candidate must be asked for, not {count}.")
+    return int(count)
+
+
+def check_points(program: ConeProgram, batch: int, points: Tensor) -> None:
+    """Raise unless points are laid out as ``(batch, candidate, integer)``."""
+    integers = program.integers.numel()
+    if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
+        raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
+
+
+def usable_items(values: Values) -> tuple[Values, Bool[Tensor, "batch"]]:
+    """The programs outside any graph, a good one standing in for each with a NaN or an infinity; which are good."""
+    values = values.detach()
+    finite = torch.ones(len(values), dtype=torch.bool, device=values.q.device)
+    for part in (values.P, values.A, values.q, values.b, values.constant[:, None]):
+        # Matrices that all items share are looked at once.
+        shared = part.stride(0) == 0 and len(values) > 0
+        finite &= part[:1].isfinite().all() if shared else part.isfinite().all(1)
+    if bool(finite.all()) or not bool(finite.any()):
+        return values, finite
+    return values[torch.where(finite, torch.arange(len(values), device=finite.device), finite.int().argmax())], finite

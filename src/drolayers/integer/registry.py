@@ -1,0 +1,81 @@
+"""Oracles by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.conic.engine import Backend
+from drolayers.errors import ModelError
+from drolayers.integer.enumeration import Enumeration, box_size
+from drolayers.integer.oracle import Candidates, Oracle
+
+ORACLES = {
+    "branch_and_bound": ("drolayers.integer.branch_and_bound", "BranchAndBound"),
+    "enumeration": ("drolayers.integer.enumeration", "Enumeration"),
+    "scip": ("drolayers.integer.scip", "SCIP"),
+    "gurobi": ("drolayers.integer.gurobi", "Gurobi"),
+    "highs": ("drolayers.integer.highs", "HiGHS"),
+}
+"""Name, module and class; a module is imported when its oracle is asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Auto:
+    """Enumeration where the box is small, branch and bound elsewhere; ``choose`` and ``Candidates.oracle`` say which.
+
+    Args:
+        engine: passed on.
+        small: integer points up to which all are solved.
+    """
+
+    engine: Engine = field(default_factory=make_engine)
+    small: int = 32
+    name: str = "auto"
+
+    def choose(self, program: ConeProgram) -> Oracle:
+        """The oracle for a program."""
+        if box_size(program) <= self.small:
+            return Enumeration(self.engine)
+        return make_oracle("branch_and_bound", self.engine)
+
+    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
+        """The best integer points for every row of theta."""
+        return self.choose(program).top(program, theta, count)
+
+    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The best integer points of programs whose numbers are at hand."""
+        return self.choose(program).top_values(program, values, count)
+
+    def is_feasible(
+        self,
+        program: ConeProgram,
+        theta: Float[Tensor, "batch theta"],
+        points: Float[Tensor, "batch candidate integer"],
+    ) -> Bool[Tensor, "batch candidate"]:
+        """Whether integer points admit a feasible continuous part."""
+        return self.choose(program).is_feasible(program, theta, points)
+
+
+def make_oracle(oracle: str | Oracle = "auto", engine: str | Backend | Engine = "auto") -> Oracle:
+    """An oracle from its name, or an oracle as it is.
+
+    Args:
+        oracle: "auto", "branch_and_bound", "enumeration", "scip", "gurobi", "highs" or an object.
+        engine: what certifies points and solves relaxations; ignored for an object, which has its own.
+    """
+    if not isinstance(oracle, str):
+        if not isinstance(oracle, Oracle):
+            raise ModelError(f"{oracle!r} is no oracle: it needs name, top, top_values and is_feasible.")
+        return oracle
+    made = make_engine(engine)
+    if oracle == "auto":
+        return Auto(made)
+    if oracle not in ORACLES:
+        raise ModelError(f"There is no oracle {oracle!r}: choose 'auto' or one of {sorted(ORACLES)}.")
+    module, name = ORACLES[oracle]
+    return getattr(import_module(module), name)(engine=made)
