@@ -38,6 +38,9 @@ class Solved:
     intercept: Array
     slope: Array
 
+    def __getitem__(self, chosen: Array) -> Solved:
+        return Solved(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
     @property
     def ok(self) -> Array:
         """Which boxes have a solution."""

@@ -57,19 +57,11 @@ class Enumeration:
             item, points = item[kept], points[kept]
             for cut in boxes.chunks(item.size):
                 solved = boxes.solve(item[cut], points[cut], points[cut])
-                ok = solved.ok
                 failed[item[cut][solved.status == int(Status.FAILED)]] = True
                 unbounded[item[cut][solved.status == int(Status.NO_MINIMUM)]] = True
-                pool.offer(
-                    item[cut][ok],
-                    solved.objective[ok],
-                    solved.mass[ok],
-                    points[cut][ok],
-                    solved.primal[ok],
-                    solved.dual[ok],
-                )
+                pool.offer(item[cut], points[cut], solved)
                 rounds, relaxations = rounds + 1, relaxations + item[cut].size
-        found = np.isfinite(pool.value[:, 0])
+        found = pool.found > 0
         status = np.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
         status = np.where(failed, np.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
         status = np.where(unbounded, int(Status.NO_MINIMUM), status)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from drolayers.conic import ConeProgram, Values
+from drolayers.integer.boxes import Solved
 from drolayers.integer.oracle import Candidates
 from drolayers.status import Status
 
@@ -21,13 +22,19 @@ class Pool:
     """The ``count`` best points of every item, best first, with their solutions."""
 
     def __init__(self, program: ConeProgram, batch: int, count: int) -> None:
-        self.program, self.batch, self.count = program, batch, count
+        self.batch, self.count = batch, count
         lower = program.integer_bounds[0].numpy()
         self.value = np.full((batch, count), np.inf)
         self.mass = np.zeros((batch, count))
+        self.status = np.zeros((batch, count), dtype=np.int64)
         self.point = np.broadcast_to(lower, (batch, count, lower.size)).astype(np.int64)
         self.primal = np.zeros((batch, count, program.columns))
         self.dual = np.zeros((batch, count, program.rows))
+
+    @property
+    def found(self) -> Array:
+        """How many points each item has."""
+        return np.isfinite(self.value).sum(1)
 
     @property
     def threshold(self) -> Array:
@@ -37,41 +44,33 @@ class Pool:
     @property
     def slack(self) -> Array:
         """How close to the threshold a bound counts as equal to it."""
-        with np.errstate(invalid="ignore"):
-            slack = TIE * (np.abs(self.threshold) + self.mass[:, -1])
-        return np.where(np.isfinite(slack), slack, 0.0)
+        full = np.isfinite(self.threshold)
+        return np.where(full, TIE * (np.abs(np.where(full, self.threshold, 0.0)) + self.mass[:, -1]), 0.0)
 
-    def offer(self, item: Array, value: Array, mass: Array, point: Array, primal: Array, dual: Array) -> None:
-        """Take in new points (distinct from those that are here)."""
-        hopeful = value <= self.threshold[item] + self.slack[item]
-        item, value, mass, point, primal, dual = (a[hopeful] for a in (item, value, mass, point, primal, dual))
-        touched = np.unique(item)
-        if not touched.size:
-            return
-        slot = np.isfinite(self.value[touched])
-        old = (touched.repeat(slot.sum(1)), *np.nonzero(slot)[1:])
-        merged = [
-            np.concatenate([kept[old], new])
-            for kept, new in (
-                (self.value, value),
-                (self.mass, mass),
-                (self.point, point),
-                (self.primal, primal),
-                (self.dual, dual),
-            )
-        ]
-        owner = np.concatenate([old[0], item])
-        order, rank = ranking(owner, merged[0], merged[1], merged[2])
-        keep = rank < self.count
-        order, rank = order[keep], rank[keep]
-        self.value[touched] = np.inf
-        for kept, new in zip((self.value, self.mass, self.point, self.primal, self.dual), merged, strict=True):
-            kept[owner[order], rank] = new[order]
+    def offer(self, item: Array, point: Array, solved: Solved) -> Array:
+        """Take in solved points, distinct from those that are here; which of them entered."""
+        hopeful = np.flatnonzero(solved.ok & (solved.objective <= self.threshold[item] + self.slack[item]))
+        touched = np.unique(item[hopeful])
+        slot, column = np.nonzero(np.isfinite(self.value[touched]))
+        old = (touched[slot], column)
+        kept = (self.value, self.mass, self.status, self.point, self.primal, self.dual)
+        new = (solved.objective, solved.mass, solved.status, point, solved.primal, solved.dual)
+        merged = [np.concatenate([k[old], n[hopeful]]) for k, n in zip(kept, new, strict=True)]
+        owner = np.concatenate([old[0], item[hopeful]])
+        order, rank = ranking(owner, merged[0], merged[1], merged[3])
+        best = rank < self.count
+        order, rank = order[best], rank[best]
+        for k, m in zip(kept, merged, strict=True):
+            k[owner[order], rank] = m[order]
+        entered = np.zeros(item.size, dtype=bool)
+        entered[hopeful[order[order >= slot.size] - slot.size]] = True
+        return entered
 
     def candidates(self, values: Values, status: Array, gap: Array, nodes: Array, **counts: Any) -> Candidates:
         """The pool as an oracle returns it."""
-        usable = (status <= int(Status.INACCURATE))[:, None]
-        valid = np.isfinite(self.value) & usable
+        valid = np.isfinite(self.value) & (status <= int(Status.INACCURATE))[:, None]
+        rough = (status == int(Status.OPTIMAL)) & ((self.status > 0) & valid).any(1)
+        status = np.where(rough, int(Status.INACCURATE), status)
         masked = valid[:, :, None]
         device = values.q.device
 

@@ -1,0 +1,66 @@
+"""Branch and bound for the T best integer points of a whole batch, in one tree: its settings; ``search.py`` runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.errors import ModelError
+from drolayers.integer.feasibility import feasible_points
+from drolayers.integer.oracle import Candidates, check_count
+from drolayers.integer.search import Search
+
+
+@dataclass(frozen=True, eq=False)
+class BranchAndBound:
+    """Batched best-bound search.
+
+    Args:
+        engine: solves relaxations and certifies points.
+        node_limit: relaxations of boxes for one item before its search ends with a gap; None for no limit.
+        time_limit: seconds for the whole batch before the search ends with gaps; None for no limit.
+        fill: boxes that a round should hold at least, so that the last few items do not go one by one.
+        memory: bytes that one call of the engine may take.
+    """
+
+    engine: Engine = field(default_factory=make_engine)
+    node_limit: int | None = None
+    time_limit: float | None = None
+    fill: int = 32
+    memory: float = 1e9
+    name: str = "branch_and_bound"
+
+    def __post_init__(self) -> None:
+        if self.node_limit is not None and self.node_limit < 1:
+            raise ModelError(f"node_limit must be at least 1, not {self.node_limit}.")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ModelError(f"time_limit must be positive, not {self.time_limit}.")
+
+    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
+        """The best integer points for every row of theta."""
+        return self.top_values(program, program.values(theta).detach(), count)
+
+    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The best integer points of programs whose numbers are at hand."""
+        return Search(
+            self.engine,
+            program,
+            values,
+            check_count(count),
+            node_limit=self.node_limit,
+            time_limit=self.time_limit,
+            fill=self.fill,
+            memory=self.memory,
+        ).run(self.name)
+
+    def is_feasible(
+        self,
+        program: ConeProgram,
+        theta: Float[Tensor, "batch theta"],
+        points: Float[Tensor, "batch candidate integer"],
+    ) -> Bool[Tensor, "batch candidate"]:
+        """Whether integer points admit a feasible continuous part."""
+        return feasible_points(self.engine, program, program.values(theta), points, self.memory)

@@ -1,0 +1,214 @@
+"""The search itself: one tree for all items of a batch.
+
+Every round takes the most promising boxes of every item that is not finished, and the points that look best, and solves
+them all in one call of the engine. An item keeps its T best points; a box is dropped when its bound reaches the T-th.
+What is proven about one box (``bounds.py``) is used on all boxes of that item.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.integer.bounds import AffineBounds
+from drolayers.integer.boxes import Boxes, Solved
+from drolayers.integer.feasibility import Screen
+from drolayers.integer.oracle import Candidates, usable_items
+from drolayers.integer.pool import Pool
+from drolayers.integer.tree import Nodes, exclude, halve
+from drolayers.status import Status
+
+Array = np.ndarray
+
+INTEGRAL = 1e-5
+"""Distance from an integer up to which a relaxation counts as integral; its point is solved for anyway."""
+
+
+class Search:
+    """The state of one search; see :class:`drolayers.integer.branch_and_bound.BranchAndBound` for the settings."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        program: ConeProgram,
+        values: Values,
+        count: int,
+        *,
+        node_limit: int | None,
+        time_limit: float | None,
+        fill: int,
+        memory: float,
+    ) -> None:
+        self.start = time.perf_counter()
+        self.node_limit, self.time_limit, self.fill = node_limit, time_limit, fill
+        self.values, good = usable_items(values)
+        self.program, self.good = program, good.cpu().numpy()
+        batch = self.good.size
+        self.boxes = Boxes(engine, program, self.values, memory)
+        self.screen = Screen.of(program, self.values)
+        self.pool = Pool(program, batch, count)
+        self.bounds = AffineBounds(batch, program.integers.numel())
+        self.unbounded = np.zeros(batch, dtype=bool)
+        self.explored = np.zeros(batch, dtype=np.int64)
+        self.rounds = self.relaxations = 0
+        # Points that were solved or wait for it, and the best bound among those that no solve could settle.
+        self.seen: set[tuple[int, bytes]] = set()
+        self.unsettled = np.full(batch, np.inf)
+        rows = (program.lower_rows, program.upper_rows)
+        low, high = (self.values.b[:, r.to(self.values.b.device)].cpu().numpy() for r in rows)
+        self.lower, self.upper = np.ceil(-low - 1e-9).astype(np.int32), np.floor(high + 1e-9).astype(np.int32)
+        items = np.flatnonzero(self.good & (self.lower <= self.upper).all(1))
+        whole = Nodes(items, self.lower[items], self.upper[items], np.full(items.size, -np.inf))
+        self.open, self.proposed = self._fresh(whole), Nodes.none(program.integers.numel())
+
+    def run(self, name: str) -> Candidates:
+        """Rounds until nothing is open, or a limit is met."""
+        while self.time_limit is None or time.perf_counter() - self.start < self.time_limit:
+            chosen = self._select()
+            if not len(chosen):
+                break
+            self._round(chosen)
+        return self._finish(name)
+
+    @property
+    def _target(self) -> Array:
+        """A box whose bound reaches this holds none of the best points of its item."""
+        return np.where(self.unbounded, -np.inf, self.pool.threshold - self.pool.slack)
+
+    def _select(self) -> Nodes:
+        """The best boxes of every item, tightened, and the points proposed; what cannot matter is dropped."""
+        self.open = self._hopeful(self.open)
+        waiting = np.arange(len(self.open))
+        if self.node_limit is not None:
+            waiting = waiting[(self.explored[self.open.item] < self.node_limit) | self.open.single]
+        nodes = self.open[waiting]
+        width = max(1, self.fill // max(1, np.unique(nodes.item).size))
+        take = nodes.rank(nodes.bound, nodes.size) < width
+        # While an item has no point at all, its smallest box goes along: a dive.
+        diving = (self.pool.found == 0)[nodes.item]
+        take |= diving & (nodes.rank(nodes.size, nodes.bound) == 0)
+        chosen, proposed = waiting[take], self._hopeful(self.proposed)
+        nodes = self.open[chosen]
+        self.open = self.open[np.setdiff1d(np.arange(len(self.open)), chosen, assume_unique=True)]
+        single = nodes.single
+        return nodes[single] + proposed + self._tightened(nodes[~single])
+
+    def _tightened(self, nodes: Nodes) -> Nodes:
+        """Boxes reduced by all that is known by now."""
+        lower, upper, bound = self.bounds.tighten(nodes.item, nodes.lower, nodes.upper, self._target[nodes.item])
+        return self._fresh(self._hopeful(Nodes(nodes.item, lower, upper, np.maximum(bound, nodes.bound))))
+
+    def _round(self, nodes: Nodes) -> None:
+        """Solve boxes and points in one call; keep the points, divide the boxes, propose other points."""
+        solved = self.boxes.solve(nodes.item, nodes.lower, nodes.upper)
+        single, ok = nodes.single, solved.ok
+        self.rounds, self.relaxations = self.rounds + 1, self.relaxations + len(nodes)
+        np.add.at(self.explored, nodes.item[~single], 1)
+        self.bounds.add(nodes.item[ok], solved.intercept[ok], solved.slope[ok])
+        neighbours = self._keep(nodes[single], solved[single])
+        children, rounded = self._divide(nodes[~single], solved[~single])
+        bound = self.bounds.of(children.item, children.lower, children.upper)
+        children = Nodes(children.item, children.lower, children.upper, np.maximum(children.bound, bound))
+        self.open += self._fresh(self._hopeful(children))
+        self.proposed = self._promising(neighbours + rounded)
+
+    def _keep(self, points: Nodes, solved: Solved) -> Nodes:
+        """Take solved points into the pool; the neighbours of those that entered, by their tangents the best ones."""
+        self.unbounded[points.item[solved.status == int(Status.NO_MINIMUM)]] = True
+        failed = solved.status == int(Status.FAILED)
+        np.minimum.at(self.unsettled, points.item[failed], points.bound[failed])
+        entered = self.pool.offer(points.item, points.lower, solved)
+        item, point, solved = points.item[entered], points.lower[entered], solved[entered]
+        # f(p ± e) ≥ f(p) ± slope.
+        change = np.concatenate([-solved.slope, solved.slope], 1)
+        room = np.concatenate([point > self.lower[item], point < self.upper[item]], 1)
+        change = np.where(room, change, np.inf)
+        best = np.argsort(change, 1, kind="stable")[:, : 2 * self.pool.count]
+        owner, slot = np.nonzero(np.isfinite(np.take_along_axis(change, best, 1)))
+        step, integers = best[owner, slot], point.shape[1]
+        moved = point[owner].copy()
+        moved[np.arange(owner.size), step % max(1, integers)] += np.where(step < integers, -1, 1).astype(moved.dtype)
+        return Nodes(item[owner], moved, moved, np.full(owner.size, -np.inf))
+
+    def _divide(self, nodes: Nodes, solved: Solved) -> tuple[Nodes, Nodes]:
+        """Children of solved boxes, and their relaxations rounded."""
+        ok = solved.ok
+        # A box without an answer is cut in the middle and keeps the bound that it had; only a proof drops it.
+        blind = nodes[~ok & (solved.status != int(Status.INFEASIBLE))]
+        widest = (blind.upper - blind.lower).argmax(1)
+        middle = (blind.lower + blind.upper) // 2
+        children = halve(blind, widest, middle[np.arange(len(blind)), widest])
+        proposals = Nodes(blind.item, middle, middle, blind.bound)
+
+        nodes, solved = nodes[ok], solved[ok]
+        low, high = nodes.lower.astype(float), nodes.upper.astype(float)
+        least = np.where(solved.slope > 0, solved.slope * low, solved.slope * high).sum(1)
+        nodes = Nodes(nodes.item, nodes.lower, nodes.upper, np.maximum(nodes.bound, solved.intercept + least))
+        hopeful = nodes.bound < self._target[nodes.item]
+        nodes, solved = nodes[hopeful], solved[hopeful]
+        x = np.clip(solved.primal[:, self.program.integers.numpy()], nodes.lower, nodes.upper)
+        point = np.round(x).astype(nodes.lower.dtype)
+        away = np.abs(x - point)
+        integral = away.max(1, initial=0.0) <= INTEGRAL
+        at = Nodes(nodes.item, point, point, nodes.bound)
+        cut, fractional = nodes[integral], nodes[~integral]
+        column = away[~integral].argmax(1)
+        children += halve(fractional, column, x[~integral][np.arange(len(fractional)), column])
+        # The point of an integral box is a box of its own beside those that cover the rest.
+        children += at[integral]
+        children += exclude(cut, point[integral], np.argsort(-np.abs(solved.slope[integral]), 1, kind="stable"))
+        return children, proposals + at[~integral]
+
+    def _hopeful(self, nodes: Nodes) -> Nodes:
+        """The boxes that may still hold one of the best points."""
+        return nodes[nodes.bound < self._target[nodes.item]]
+
+    def _fresh(self, nodes: Nodes) -> Nodes:
+        """Boxes without those that are a single point known or seen to be infeasible; what passes counts as known."""
+        single = np.flatnonzero(nodes.single)
+        fits = self.screen.passes(nodes.item[single], nodes.lower[single])
+        keep = np.ones(len(nodes), dtype=bool)
+        for row, fit in zip(single.tolist(), fits.tolist(), strict=True):
+            key = (int(nodes.item[row]), nodes.lower[row].tobytes())
+            keep[row] = fit and key not in self.seen
+            self.seen.add(key)
+        return nodes[keep]
+
+    def _promising(self, points: Nodes) -> Nodes:
+        """The points worth a solve in the next round: as many as the pool has empty slots, and one more."""
+        bound = self.bounds.of(points.item, points.lower, points.upper)
+        points = self._hopeful(Nodes(points.item, points.lower, points.upper, bound))
+        fits = self.screen.passes(points.item, points.lower)
+        keys = zip(points.item.tolist(), points.lower, strict=True)
+        fits &= np.array([(item, point.tobytes()) not in self.seen for item, point in keys], dtype=bool)
+        points = points[fits]
+        wanted = self.pool.count - self.pool.found + 1
+        return self._fresh(points[points.rank(points.bound) < wanted[points.item]])
+
+    def _finish(self, name: str) -> Candidates:
+        """Statuses and gaps from what is left open."""
+        left = self.unsettled.copy()
+        rest = self._hopeful(self.open)
+        np.minimum.at(left, rest.item, rest.bound)
+        threshold, found = self.pool.threshold, self.pool.found > 0
+        proven = left >= self._target
+        with np.errstate(invalid="ignore"):
+            gap = np.where(proven, 0.0, np.maximum(threshold - left, 0.0))
+        status = np.select(
+            [~self.good, self.unbounded, proven & found, proven, found],
+            [int(s) for s in (Status.FAILED, Status.NO_MINIMUM, Status.OPTIMAL, Status.INFEASIBLE, Status.INACCURATE)],
+            int(Status.FAILED),
+        )
+        gap = np.where(status == int(Status.OPTIMAL), 0.0, np.where(status == int(Status.INACCURATE), gap, np.inf))
+        return self.pool.candidates(
+            self.values,
+            status,
+            gap,
+            self.explored,
+            rounds=self.rounds,
+            relaxations=self.relaxations,
+            time=time.perf_counter() - self.start,
+            oracle=name,
+        )

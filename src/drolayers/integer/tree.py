@@ -1,0 +1,83 @@
+"""Open boxes of all items of a batch, and how one box is divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """Boxes of integer points, one a row: whose they are, their ends, and a lower bound on what they hold."""
+
+    item: Array
+    lower: Array
+    upper: Array
+    bound: Array
+
+    @classmethod
+    def none(cls, integers: int) -> Nodes:
+        """No boxes."""
+        ends = np.zeros((0, integers), dtype=np.int32)
+        return cls(np.zeros(0, dtype=np.int64), ends, ends, np.zeros(0))
+
+    def __len__(self) -> int:
+        return self.item.size
+
+    def __getitem__(self, chosen: Array) -> Nodes:
+        return Nodes(self.item[chosen], self.lower[chosen], self.upper[chosen], self.bound[chosen])
+
+    def __add__(self, other: Nodes) -> Nodes:
+        pairs = ((getattr(self, f), getattr(other, f)) for f in ("item", "lower", "upper", "bound"))
+        return Nodes(*(np.concatenate(pair) for pair in pairs))
+
+    @property
+    def single(self) -> Array:
+        """Which boxes hold one point."""
+        return (self.lower == self.upper).all(1)
+
+    @property
+    def size(self) -> Array:
+        """How many steps apart the ends of each box are."""
+        return (self.upper - self.lower).sum(1)
+
+    def rank(self, *keys: Array) -> Array:
+        """The position of each box among those of its item, by keys in falling order of importance."""
+        order = np.lexsort((*keys[::-1], self.item))
+        ordered = self.item[order]
+        rank = np.empty(order.size, dtype=np.int64)
+        rank[order] = np.arange(order.size) - np.searchsorted(ordered, ordered)
+        return rank
+
+
+def halve(nodes: Nodes, column: Array, at: Array) -> Nodes:
+    """Two children each: the column at most ``floor(at)``, and more."""
+    rows, floor = np.arange(len(nodes)), np.floor(at).astype(nodes.lower.dtype)
+    below, above = nodes.upper.copy(), nodes.lower.copy()
+    below[rows, column], above[rows, column] = floor, floor + 1
+    return Nodes(nodes.item, nodes.lower, below, nodes.bound) + Nodes(nodes.item, above, nodes.upper, nodes.bound)
+
+
+def exclude(nodes: Nodes, point: Array, order: Array) -> Nodes:
+    """Children that cover each box but for one point of it.
+
+    Child i agrees with the point in the columns before the i-th and differs from it in the i-th, on either side. The
+    columns come in the given ``order``: those whose change costs most should be first, since their children, with most
+    columns free, are then pruned at once.
+    """
+    count, integers = point.shape
+    position = np.empty_like(order)
+    np.put_along_axis(position, order, np.broadcast_to(np.arange(integers), order.shape), 1)
+    # One child for each node, column in question and side; of each, all columns.
+    agreed = (position[:, None, :] < position[:, :, None])[:, :, None, :]
+    own = np.eye(integers, dtype=bool)[None, :, None, :]
+    sides = np.array([False, True])[None, None, :, None]
+    p, low, high = (a[:, None, None, :] for a in (point.astype(nodes.lower.dtype), nodes.lower, nodes.upper))
+    lower = np.where(agreed, p, np.where(own & sides, p + 1, low))
+    upper = np.where(agreed, p, np.where(own & ~sides, p - 1, high))
+    kept = (lower <= upper).all(-1)
+    owner = np.nonzero(kept)[0]
+    return Nodes(nodes.item[owner], lower[kept], upper[kept], nodes.bound[owner])
