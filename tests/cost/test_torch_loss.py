@@ -199,6 +199,17 @@ def test_infeasible_recourse_is_infinite_and_harmless() -> None:
         assert value.grad[:2].tolist() == [[1.0, 2.0], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dependent_rows_survive_rounding(dtype: torch.dtype) -> None:
+    x = cp.Variable(1)
+    W = np.array([[1.0, -1.0], [0.3, -0.3]])
+    atom = recourse([1.0, 1.0], W, cp.hstack([x, 0.3 * x]), "vertices")
+    value = torch.linspace(-3, 3, 50, dtype=dtype)[:, None]
+    torch.testing.assert_close(evaluate(atom, {x: value}), value[:, 0].abs())
+    shifted = recourse([1.0, 1.0], W, cp.hstack([x, 0.3 * x + 1e-3]), "vertices")
+    assert torch.isinf(evaluate(shifted, {x: value})).all()
+
+
 def test_a_part_used_twice_is_computed_once() -> None:
     x = cp.Variable(3)
     shared = cp.exp(A @ x)

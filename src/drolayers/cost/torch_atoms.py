@@ -34,8 +34,9 @@ from drolayers.cost.recourse import Recourse, SecondStage
 from drolayers.errors import ModelError
 
 Operation = Callable[[Sequence[Tensor]], Tensor]
-# A ray of the second stage counts as violated beyond this, relative to the size of the sum.
-RAY_TOLERANCE = 1e-9
+# A ray of the second stage counts as violated beyond this, relative to the size of the sum: decisions come from solvers
+# that stop a little outside their constraints, and HiGHS takes the same for feasible.
+RAY_TOLERANCE = 1e-7
 
 
 class Fixed:
@@ -249,7 +250,8 @@ def _recourse(node: Any) -> Operation:
         values = (rhs @ points.like(rhs)).index_select(-1, position.like(rhs))
         value = _unflat(values, table.shape).amax(-1).sum(-1)
         rays = forbidden.like(rhs)
-        violation = rhs @ rays - RAY_TOLERANCE * (rhs.abs() @ rays.abs() + 1.0)
+        tolerance = max(RAY_TOLERANCE, 16 * torch.finfo(rhs.dtype).eps)
+        violation = rhs @ rays - tolerance * (rhs.abs() @ rays.abs() + 1.0)
         return value.masked_fill((violation > 0).any(-1), torch.inf)
 
     return apply
