@@ -11,11 +11,22 @@ where Π projects onto the dual cone. With J = ∂F/∂(x, v) and Jᵀ(g, h) = (
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
 from drolayers.conic.program import Cones
+
+Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+INTERIOR = 1e-7
+"""Below this ratio the smaller of slack and multiplier is zero, and the other may lie inside its cone."""
+
+TINY = 1e-12
+"""Keeps formulas finite on the edges of the exponential and power cones, which have no derivative there."""
 
 
 def pull_back(
@@ -23,7 +34,7 @@ def pull_back(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Gradients with respect to the stored entries of P and A, to q and to b."""
     n, m = A.shape[1], A.shape[0]
-    D = projection_derivative(cones, z - s)
+    D = projection_derivative(cones, z, s)
     J = sp.block_array([[P, A.T @ D], [A, D - sp.eye_array(m)]], format="csc")
     rhs = np.concatenate([dx, np.zeros(m)])
     g, h = np.split(_least_squares(sp.csc_array(J.T), rhs), [n])
@@ -33,14 +44,19 @@ def pull_back(
     return -g[P_rows] * x[P.indices], dA, -g, h
 
 
-def projection_derivative(cones: Cones, v: np.ndarray) -> sp.csr_array:
-    """The derivative of the projection onto the dual of {0} × orthant × second-order cones."""
+def projection_derivative(cones: Cones, z: np.ndarray, s: np.ndarray) -> sp.csr_array:
+    """The derivative at v = z - s of the projection onto the dual cone, whose value there is z."""
+    v = z - s
     diagonal = np.ones(cones.zero + cones.nonneg)
     diagonal[cones.zero :] = v[cones.zero : diagonal.size] > 0
     blocks, at = [sp.diags_array(diagonal)], diagonal.size
     for dimension in cones.soc:
         blocks.append(sp.csr_array(_soc_derivative(v[at : at + dimension])))
         at += dimension
+    for curvature in [_exponential] * cones.exp + [partial(_power, alpha) for alpha in cones.power]:
+        part = slice(at, at + 3)
+        blocks.append(sp.csr_array(_smooth_derivative(z[part], s[part], curvature)))
+        at += 3
     return sp.csr_array(sp.block_diag(blocks))
 
 
@@ -55,6 +71,40 @@ def _soc_derivative(v: np.ndarray) -> np.ndarray:
     u, ratio = w / length, t / length
     inner = (1.0 + ratio) * np.eye(w.size) - ratio * np.outer(u, u)
     return 0.5 * np.block([[np.ones((1, 1)), u[None, :]], [u[:, None], inner]])
+
+
+def _smooth_derivative(z: np.ndarray, s: np.ndarray, curvature: Curvature) -> np.ndarray:
+    """The derivative where the dual cone is {φ ≤ 0} with φ smooth at z.
+
+    z = v - λ∇φ(z) and φ(z) = 0, so (I + λ∇²φ) dz + ∇φ dλ = dv and ∇φᵀdz = 0; and s = z - v gives λ.
+    """
+    if np.linalg.norm(s) <= INTERIOR * np.linalg.norm(z):
+        return np.eye(3)
+    if np.linalg.norm(z) <= INTERIOR * np.linalg.norm(s):
+        return np.zeros((3, 3))
+    gradient, hessian = curvature(z)
+    multiplier = -(s @ gradient) / (gradient @ gradient)
+    system = np.block([[np.eye(3) + multiplier * hessian, gradient[:, None]], [gradient[None, :], np.zeros((1, 1))]])
+    return np.linalg.inv(system)[:3, :3]
+
+
+def _exponential(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """φ = -u exp(v/u - 1) - w, u < 0: gradient and Hessian."""
+    u, v, _ = z
+    u = min(u, -TINY)
+    e, ratio = np.exp(min(v / u - 1.0, 100.0)), v / u
+    hessian = np.array([[-ratio * ratio / u, ratio / u, 0.0], [ratio / u, -1.0 / u, 0.0], [0.0, 0.0, 0.0]])
+    return np.array([e * (ratio - 1.0), -e, -1.0]), e * hessian
+
+
+def _power(alpha: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """φ = |w| - (u/α)^α (v/(1-α))^(1-α), u, v > 0: gradient and Hessian."""
+    u, v = max(z[0], TINY), max(z[1], TINY)
+    mean = (u / alpha) ** alpha * (v / (1.0 - alpha)) ** (1.0 - alpha)
+    a, b = alpha / u, (1.0 - alpha) / v
+    # The mean is homogeneous of degree one: its Hessian is -α(1-α)·mean·(1/u, -1/v)(1/u, -1/v)ᵀ.
+    ray = np.array([1.0 / u, -1.0 / v, 0.0])
+    return np.array([-a * mean, -b * mean, np.sign(z[2])]), alpha * (1.0 - alpha) * mean * np.outer(ray, ray)
 
 
 def _least_squares(matrix: sp.csc_array, rhs: np.ndarray) -> np.ndarray:

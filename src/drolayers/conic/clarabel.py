@@ -30,9 +30,7 @@ class ClarabelRescue:
         found = [self._solve(program, values, item) for item in range(len(values))]
         x, z, s = (torch.stack([torch.as_tensor(f[k]) for f in found]).to(values.q) for k in range(3))
         verdict, iterations = (torch.tensor([int(f[k]) for f in found], device=values.q.device) for k in (3, 4))
-        # The cones whose projection is known in closed form; others keep a value without a gradient.
-        smooth = program.cones.kinds <= {"zero", "nonneg", "soc"}
-        pullback = self._pullback(program, values, x, z, s) if differentiable and smooth else None
+        pullback = self._pullback(program, values, x, z, s) if differentiable else None
         return Raw(x, z, s, verdict, iterations, pullback)
 
     def _solve(
