@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -14,6 +16,7 @@ from drolayers.conic.program import AffineMap, ConeProgram, Cones, Slot
 from drolayers.errors import ModelError
 
 _UNUSED = -2
+_STRUCTURES = ("PSD", "NSD", "symmetric", "diag", "sparsity", "hermitian", "complex", "imag")
 
 
 class _Canonical(CLARABEL):
@@ -45,13 +48,12 @@ def compile_program(problem: cp.Problem, parameters: Sequence[cp.Parameter] | No
     """
     listed = list(problem.parameters() if parameters is None else parameters)
     _check(problem, listed)
-    # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
-    fresh = cp.Problem(problem.objective, problem.constraints)
-    data, _, _ = fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend="COO")
-    canonical = data["param_prob"]
+    canonical = _canonical(problem.objective, problem.constraints)
     dims = canonical.cone_dims
     if dims.psd or dims.pnd:
-        raise ModelError("The problem needs semidefinite or n-dimensional power cones, which are not supported.")
+        raise ModelError(
+            f"Semidefinite and n-dimensional power cones are not supported; they come from {_cone_offender(problem)}."
+        )
 
     columns = canonical.x.size
     theta_slots, theta_size, order = _theta_layout(listed, canonical)
@@ -104,9 +106,7 @@ def compile_program(problem: cp.Problem, parameters: Sequence[cp.Parameter] | No
         P_map=P_map,
         constant_map=_affine(q_constant[-1:], q_coefficient[-1:]),
         variables=tuple(
-            Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id))
-            for v in problem.variables()
-            if v.id in canonical.var_id_to_col
+            Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id)) for v in problem.variables()
         ),
         parameters=theta_slots,
         integers=_long(column),
@@ -115,18 +115,24 @@ def compile_program(problem: cp.Problem, parameters: Sequence[cp.Parameter] | No
     )
 
 
+def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constraint]) -> Any:
+    """CVXPY's parametrised cone program."""
+    # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
+    fresh = cp.Problem(objective, constraints)
+    return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend="COO")[0]["param_prob"]
+
+
 def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
     """Name the first thing that cannot be compiled."""
     for parameter in problem.parameters():
         if not any(parameter.id == p.id for p in parameters):
             raise ModelError(f"Parameter {parameter.name()} is used in the problem but is not listed in parameters.")
-        structured = [
-            a for a in ("PSD", "NSD", "symmetric", "diag", "hermitian", "sparsity") if parameter.attributes.get(a)
-        ]
-        if structured or parameter.is_complex():
+    for leaf in (*problem.parameters(), *problem.variables()):
+        structure = [a for a in _STRUCTURES if leaf.attributes.get(a)]
+        if structure:
+            kind = "Parameter" if isinstance(leaf, cp.Parameter) else "Variable"
             raise ModelError(
-                f"Parameter {parameter.name()} has structure {structured or 'complex'}, which CVXPY rewrites: "
-                "declare it without and pass the full array."
+                f"{kind} {leaf.name()} has structure {structure}, which CVXPY rewrites: declare it as a plain array."
             )
     for part in (problem.objective, *problem.constraints):
         expressions = list(part.args)
@@ -143,13 +149,38 @@ def _offender(expressions: list[cp.Expression], dpp: bool) -> cp.Expression | No
     """The innermost expression that breaks the rules."""
 
     def follows(expression: cp.Expression) -> bool:
-        with cp.utilities.scopes.dpp_scope() if dpp else cp.utilities.scopes.quad_form_dpp_scope():
+        with cp.utilities.scopes.dpp_scope() if dpp else nullcontext():
             return bool(expression.is_convex() or expression.is_concave())
 
     for expression in expressions:
         if isinstance(expression, cp.Expression) and not follows(expression):
             return _offender(expression.args, dpp) or expression
     return None
+
+
+def _cone_offender(problem: cp.Problem) -> object:
+    """The innermost part of a problem that needs a cone which we do not have."""
+
+    def needs(part: cp.Expression | cp.Constraint) -> bool:
+        objective, constraints = cp.Minimize(0), []
+        if isinstance(part, cp.Constraint):
+            constraints = [part]
+        elif part.is_affine():
+            return False
+        else:
+            total = part if part.is_scalar() else np.ones(part.size) @ part.flatten(order="F")
+            objective = cp.Minimize(total) if part.is_convex() else cp.Maximize(total)
+        dims = _canonical(objective, constraints).cone_dims
+        return bool(dims.psd or dims.pnd)
+
+    def innermost(parts: list[Any]) -> object | None:
+        for part in parts:
+            if needs(part):
+                inner = innermost(part.args)
+                return part if inner is None else inner
+        return None
+
+    return innermost([problem.objective.expr, *problem.constraints])
 
 
 def _theta_layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[Slot, ...], int, np.ndarray]:
