@@ -13,6 +13,7 @@ from torch import Tensor
 from drolayers.conic.clarabel import ClarabelRescue, matrices
 from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.residuals import row_index
 from drolayers.conic.solution import WarmStart
 from drolayers.errors import MissingExtraError
 from drolayers.status import Status
@@ -32,7 +33,7 @@ class Diffcp:
     @property
     def capabilities(self) -> Capabilities:
         """Linear objectives over the zero, nonnegative, second-order and exponential cones; exact gradients."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp"}), False, (Exact,))
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp"}), quadratic=False, smoothed=frozenset())
 
     def solve(
         self,
@@ -56,15 +57,14 @@ def _pullback(program: ConeProgram, values: Values, raw: Raw, solved: Tensor, to
 
     def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         diffcp = _import()
-        A_rows = np.repeat(np.arange(program.rows), np.diff(program.A_indptr.numpy()))
-        A_cols = program.A_indices.numpy()
+        A_rows, A_cols = row_index(program.A_indptr).to(dx.device), program.A_indices.to(dx.device)
         cones = {
             "z": program.cones.zero,
             "l": program.cones.nonneg,
             "q": list(program.cones.soc),
             "ep": program.cones.exp,
         }
-        dA, dq, db = (torch.zeros_like(t) for t in (values.A.clone(), values.q, values.b))
+        dq, db = torch.zeros_like(values.q), torch.zeros_like(values.b)
         for item in (solved & (dx != 0).any(1)).nonzero()[:, 0].tolist():
             _, A = matrices(program, values, item)
             data = sp.csc_matrix(A), values.b[item].cpu().numpy(), values.q[item].cpu().numpy()
@@ -72,9 +72,10 @@ def _pullback(program: ConeProgram, values: Values, raw: Raw, solved: Tensor, to
                 *data, cones, solve_method="CLARABEL", verbose=False,
                 tol_feas=tolerance, tol_gap_abs=tolerance, tol_gap_rel=tolerance,
             )  # fmt: skip
-            dA_item, db_item, dq_item = adjoint(dx[item].cpu().numpy(), np.zeros(program.rows), np.zeros(program.rows))
-            dA[item] = torch.as_tensor(np.asarray(sp.csr_matrix(dA_item)[A_rows, A_cols]).ravel())
+            _, db_item, dq_item = adjoint(dx[item].cpu().numpy(), np.zeros(program.rows), np.zeros(program.rows))
             db[item], dq[item] = torch.as_tensor(db_item), torch.as_tensor(dq_item)
+        # diffcp's own dA leaves out entries whose value happens to be zero; the theorem gives all of them.
+        dA = raw.z[:, A_rows] * dq[:, A_cols] - db[:, A_rows] * raw.x[:, A_cols]
         return torch.zeros_like(values.P), dA, dq, db
 
     return pullback

@@ -23,7 +23,7 @@ from torch import Tensor
 from drolayers.conic import residuals
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
-from drolayers.errors import ModelError, SolveError
+from drolayers.errors import ModelError, ShapeError, SolveError
 from drolayers.status import Status
 
 Pullback = Callable[[Float[Tensor, "batch column"]], tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -65,11 +65,17 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a back end can do, as data."""
+    """What a back end can do, as data.
+
+    Args:
+        cones: the cones that it solves over, with exact gradients.
+        quadratic: whether the objective may have a quadratic part.
+        smoothed: the cones over which it also offers smoothed gradients.
+    """
 
     cones: frozenset[str]
     quadratic: bool
-    gradients: tuple[type, ...]
+    smoothed: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +140,7 @@ class Engine:
     _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.gradient, self.backend.capabilities.gradients):
+        if isinstance(self.gradient, Smoothed) and not self.backend.capabilities.smoothed:
             raise ModelError(f"Engine {self.backend.name!r} cannot differentiate with {self.gradient}.")
         if self.on_failure not in ("mask", "raise"):
             raise ModelError(f"on_failure must be 'mask' or 'raise', not {self.on_failure!r}.")
@@ -148,9 +154,17 @@ class Engine:
         return self.backend.name
 
     def supports(self, program: ConeProgram) -> bool:
-        """Whether this engine can solve a program."""
+        """Whether this engine can solve a program and differentiate it as asked."""
+        return not self._lacks(program)
+
+    def _lacks(self, program: ConeProgram) -> list[str]:
+        """What the program needs and the back end has not."""
         able = self.backend.capabilities
-        return program.cones.kinds <= able.cones and (able.quadratic or not program.quadratic)
+        kinds = sorted(program.cones.kinds)
+        lacks = [f"{kind} cones" for kind in kinds if kind not in able.cones]
+        if isinstance(self.gradient, Smoothed):
+            lacks += [f"smoothed gradients over {kind} cones" for kind in kinds if kind not in able.smoothed]
+        return lacks + (["a quadratic objective"] if program.quadratic and not able.quadratic else [])
 
     def solve(
         self,
@@ -179,14 +193,16 @@ class Engine:
 
     def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
         """Solve programs whose numbers are at hand already."""
-        if not self.supports(program):
-            missing = sorted(program.cones.kinds - self.backend.capabilities.cones) or ["a quadratic objective"]
-            raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(missing)}: choose another engine.")
+        if lacks := self._lacks(program):
+            raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(lacks)}: choose another engine.")
         if not len(values):
             return _empty(program, values)
-        finite = torch.stack(
-            [t.reshape(len(values), -1).isfinite().all(1) for t in (values.P, values.A, values.q, values.b)]
-        ).all(0)
+        if warm_start is not None:
+            shapes = [tuple(t.shape) for t in (warm_start.primal, warm_start.dual, warm_start.slack)]
+            expected = [tuple(t.shape) for t in (values.q, values.b, values.b)]
+            if shapes != expected:
+                raise ShapeError(f"The warm start must have shapes {expected}, not {shapes}.")
+        finite = values.finite
         outcome: dict[str, Tensor] = {}
         x = _ImplicitSolve.apply(self, program, finite, warm_start, outcome, values.P, values.A, values.q, values.b)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
@@ -212,11 +228,11 @@ class Engine:
                 torch.zeros_like(values.q),
                 torch.zeros_like(values.b),
                 torch.zeros_like(values.b),
-                torch.full((batch,), int(Status.FAILED)),
-                torch.zeros(batch, dtype=torch.int64),
+                torch.full((batch,), int(Status.FAILED), device=finite.device),
+                torch.zeros(batch, dtype=torch.int64, device=finite.device),
                 None,
             )
-            return nothing, nothing.verdict, torch.full((batch,), torch.inf)
+            return nothing, nothing.verdict, torch.full_like(values.q[:, :1].sum(1), torch.inf)
         if not bool(finite.all()):
             # A NaN in one item must not reach the solver: a good item stands in for it.
             stand_in = torch.where(finite, torch.arange(batch, device=finite.device), finite.int().argmax())
@@ -248,6 +264,11 @@ class Engine:
         certified = (second_status == int(Status.INFEASIBLE)) | (second_status == int(Status.NO_MINIMUM))
         better = certified | (second_residual < residual[items])
         chosen, rows = items[better], better.nonzero()[:, 0]
+        if second.pullback is not None:
+            pullback = _mixed_pullback(raw.pullback, second.pullback, chosen, rows, items.numel())
+        else:
+            # The second route cannot smooth: the first one's gradient stands, where its point was usable.
+            pullback = _masked_pullback(raw.pullback, items[status[items] == int(Status.FAILED)])
 
         def merged(first: Tensor, other: Tensor) -> Tensor:
             return first.index_copy(0, chosen, other[rows].to(first))
@@ -258,7 +279,7 @@ class Engine:
             merged(raw.s, second.s),
             merged(raw.verdict, second.verdict),
             merged(raw.iterations, second.iterations),
-            _mixed_pullback(raw.pullback, second.pullback, chosen, rows, items.numel()),
+            pullback,
         )
         return mixed, merged(status, second_status), merged(residual, second_residual)
 
@@ -266,10 +287,12 @@ class Engine:
         """Say once per program that every exact gradient of a batch vanished."""
         if not isinstance(self.gradient, Exact) or program in self._warned:
             return
-        size = max(
-            (float(g[:, entries.to(g.device)].abs().max()) for g, entries in outgoing if entries.numel()), default=0.0
-        )
-        if float(incoming.abs().max()) > 0 and size <= 1e-6 * float(incoming.abs().max()):
+        asked = incoming.abs().amax(1)
+        answered = torch.zeros_like(asked)
+        for gradient, entries in outgoing:
+            if entries.numel():
+                answered = torch.maximum(answered, gradient[:, entries.to(gradient.device)].abs().amax(1))
+        if bool((asked > 0).any()) and bool((answered <= 1e-6 * asked).all()):
             self._warned.add(program)
             warnings.warn(
                 "Every exact gradient of this batch vanished: the solution map is flat here (a linear program whose "
@@ -309,13 +332,15 @@ class _ImplicitSolve(torch.autograd.Function):
             "iterations": raw.iterations,
         }
         ctx.saved = (engine, program, raw.pullback, ok, q_scale, b_scale)
+        ctx.shapes = [tuple(t.shape) for t in (P, A, q, b)]
         return torch.where(ok, raw.x * b_scale, nan)
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
         engine, program, pullback, ok, q_scale, b_scale = ctx.saved
         if pullback is None:
-            return (None,) * 9
+            # No item was usable.
+            return None, None, None, None, None, *(dx.new_zeros(shape) for shape in ctx.shapes)
         incoming = torch.where(ok, dx, torch.zeros_like(dx)) * b_scale
         dP, dA, dq, db = (torch.where(ok, g, torch.zeros_like(g)) for g in pullback(incoming))
         maps = (program.P_map, program.A_map, program.q_map, program.b_map)
@@ -377,9 +402,9 @@ def _envelope(
 
 
 def _mixed_pullback(
-    first: Pullback | None, second: Pullback | None, chosen: Tensor, rows: Tensor, count: int
+    first: Pullback | None, second: Pullback, chosen: Tensor, rows: Tensor, count: int
 ) -> Pullback | None:
-    """Pull the rescued items back by the second route (or not at all, where it cannot), the others by the first."""
+    """Pull the rescued items back by the second route, the others by the first."""
     if first is None:
         return None
 
@@ -387,9 +412,21 @@ def _mixed_pullback(
         kept = dx.index_fill(0, chosen, 0.0)
         gradients = list(first(kept))
         inner = dx.new_zeros(count, dx.shape[1]).index_copy(0, rows, dx[chosen])
-        others = second(inner) if second is not None else tuple(g.new_zeros(count, g.shape[1]) for g in gradients)
+        others = second(inner)
         merged = [g.index_copy(0, chosen, other[rows].to(g)) for g, other in zip(gradients, others, strict=True)]
         return merged[0], merged[1], merged[2], merged[3]
+
+    return pullback
+
+
+def _masked_pullback(first: Pullback | None, items: Tensor) -> Pullback | None:
+    """The same pullback with nothing for some items."""
+    if first is None:
+        return None
+
+    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        dP, dA, dq, db = (g.index_fill(0, items, 0.0) for g in first(dx.index_fill(0, items, 0.0)))
+        return dP, dA, dq, db
 
     return pullback
 

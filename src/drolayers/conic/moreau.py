@@ -83,8 +83,9 @@ class Moreau:
 
     @property
     def capabilities(self) -> Capabilities:
-        """All our cones, quadratic objectives, both kinds of gradient."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp", "power"}), True, (Exact, Smoothed))
+        """All our cones and quadratic objectives; smoothing over the self-dual cones."""
+        symmetric = frozenset({"zero", "nonneg", "soc"})
+        return Capabilities(symmetric | {"exp", "power"}, quadratic=True, smoothed=symmetric)
 
     def solve(
         self,
@@ -98,7 +99,9 @@ class Moreau:
         size = self._pool.batch_size(program, items)
         device = values.q.device
         target = torch.device("cuda") if device.type == "cuda" and _cuda() else torch.device("cpu")
-        shared = not (program.A_map.varies or program.P_map.varies)
+        # A fixed quadratic form still differs between items once it is scaled.
+        varies = program.A_map.varies or program.P_map.varies
+        shared = not varies and all(M.stride(0) == 0 or M.shape[1] == 0 for M in (values.P, values.A))
 
         def padded(tensor: Tensor) -> Tensor:
             tensor = tensor.detach().to(target)
@@ -123,7 +126,7 @@ class Moreau:
         verdict = torch.full_like(codes, int(Status.FAILED))
         for code, status in _VERDICTS.items():
             verdict[codes == code] = int(status)
-        pullback = None if gradient is None else _pullback(x, data, lock, items, shared)
+        pullback = None if gradient is None else _pullback(solver, x, data, lock, items, shared)
         return Raw(cut(x), cut(z), cut(s), verdict.to(device), iterations[:items].to(device), pullback)
 
     def _build(self, program: ConeProgram, size: int, device: str, gradient: Exact | Smoothed | None) -> Any:
@@ -183,10 +186,13 @@ def _run(
     return x, z, s, codes, iterations
 
 
-def _pullback(x: Tensor, data: tuple[Tensor, ...], lock: threading.Lock, items: int, shared: bool) -> Pullback:
+def _pullback(
+    solver: Any, x: Tensor, data: tuple[Tensor, ...], lock: threading.Lock, items: int, shared: bool
+) -> Pullback:
     """Pull gradients back through Moreau's own graph, which holds the data and the solution it belongs to."""
 
-    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def pullback(dx: Tensor, _keep: Any = solver) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # Moreau's graph refers to its solver weakly: it is kept here, whatever the pool drops meanwhile.
         padded = x.new_zeros(x.shape)
         padded[:items] = dx.to(x)
         with lock, warnings.catch_warnings():

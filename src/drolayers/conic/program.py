@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -120,6 +120,12 @@ class Values:
         """The same numbers, outside any graph."""
         return Values(*(getattr(self, f.name).detach() for f in fields(self)))
 
+    @property
+    def finite(self) -> Bool[Tensor, "batch"]:
+        """Which items hold neither NaN nor infinities."""
+        numbers = (self.P, self.A, self.q, self.b, self.constant[:, None])
+        return torch.stack([t.isfinite().all(1) for t in numbers]).all(0)
+
 
 @dataclass(frozen=True, eq=False)
 class ConeProgram:
@@ -218,11 +224,12 @@ class ConeProgram:
         parts = []
         for slot in self.parameters:
             value = known[slot]
-            if tuple(value.shape[1:]) != slot.shape:
+            if tuple(value.shape[1:]) != slot.shape or value.shape[0] not in (1, batch):
                 raise ShapeError(
-                    f"Parameter {slot.name} must have shape (batch, *{slot.shape}), not {tuple(value.shape)}."
+                    f"Parameter {slot.name} must have shape {(batch, *slot.shape)} (or a batch of 1), "
+                    f"not {tuple(value.shape)}."
                 )
-            parts.append(value.reshape(value.shape[0], -1).expand(batch, -1))
+            parts.append(value.reshape(value.shape[0], slot.size).expand(batch, -1))
         return torch.cat(parts, 1)
 
     def variable(self, x: Float[Tensor, "*batch column"], key: Any) -> Tensor:
