@@ -1,0 +1,232 @@
+"""Families of random cone programs: every registered engine is held to its contract on each that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from drolayers.conic.compile import compile_program
+from drolayers.conic.program import ConeProgram
+from drolayers.conic.registry import BACKENDS, make_engine
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A parametrised problem, its compiled form, and a way to draw well-posed parameters."""
+
+    name: str
+    problem: cp.Problem
+    parameters: tuple[cp.Parameter, ...]
+    program: ConeProgram
+    draw: Callable[[np.random.Generator], list[np.ndarray]]
+
+    def theta(self, batch: int, seed: int = 0) -> Tensor:
+        """Parameters of a batch, laid out row by row."""
+        rng = np.random.default_rng(seed)
+        rows = [np.concatenate([np.ravel(v) for v in self.draw(rng)]) for _ in range(batch)]
+        return torch.tensor(np.array(rows))
+
+
+def _build(name: str, objective: cp.Expression, constraints: list, draws: dict) -> Family:
+    problem = cp.Problem(cp.Minimize(objective), constraints)
+    parameters = tuple(draws)
+    program = compile_program(problem, parameters)
+    return Family(name, problem, parameters, program, lambda rng: [draw(rng) for draw in draws.values()])
+
+
+def lp() -> Family:
+    """Parameters in the objective and in the right-hand side."""
+    rng = np.random.default_rng(10)
+    x, c, h = cp.Variable(4), cp.Parameter(4), cp.Parameter(7)
+    G = rng.normal(size=(7, 4))
+    return _build(
+        "lp",
+        c @ x + 0.5 * cp.sum(h),
+        [G @ x <= h, x <= 3, x >= -3],
+        {c: lambda r: r.normal(size=4), h: lambda r: 0.3 + r.random(7)},
+    )
+
+
+def lp_matrix() -> Family:
+    """A matrix of parameters, neither square nor symmetric, so that a slip of its order shows."""
+    x, c, G, h = cp.Variable(3, nonneg=True), cp.Parameter(3), cp.Parameter((4, 3)), cp.Parameter(4)
+    return _build(
+        "lp_matrix",
+        -c @ x,
+        [G @ x <= h, cp.sum(x) <= 4],
+        {c: lambda r: 0.2 + r.random(3), G: lambda r: 0.2 + r.random((4, 3)), h: lambda r: 1 + r.random(4)},
+    )
+
+
+def qp() -> Family:
+    """A fixed quadratic form, items of different size: what is shared between items must stay shared."""
+    rng = np.random.default_rng(11)
+    x, c, h = cp.Variable(4), cp.Parameter(4), cp.Parameter()
+    L = rng.normal(size=(4, 4)) + 2 * np.eye(4)
+    return _build(
+        "qp",
+        cp.sum_squares(L @ x) + c @ x,
+        [cp.sum(x) == h, x >= -1],
+        {c: lambda r: r.normal(size=4) * 10 ** r.uniform(-1, 1), h: lambda r: r.uniform(0.5, 2)},
+    )
+
+
+def qp_weights() -> Family:
+    """A quadratic form that depends on the parameters, without any constraint."""
+    x, w, t = cp.Variable(3), cp.Parameter(3, nonneg=True), cp.Parameter(3)
+    rng = np.random.default_rng(12)
+    L = rng.normal(size=(4, 3))
+    return _build(
+        "qp_weights",
+        w @ cp.square(x) + cp.sum_squares(L @ x) + t @ x,
+        [],
+        {w: lambda r: 0.5 + r.random(3), t: lambda r: r.normal(size=3)},
+    )
+
+
+def socp() -> Family:
+    """Two second-order cones of different size, parameters in their rows."""
+    x, t = cp.Variable(3), cp.Variable()
+    c, F, g = cp.Parameter(3), cp.Parameter((2, 3)), cp.Parameter(2)
+    return _build(
+        "socp",
+        c @ x + t,
+        [cp.norm(F @ x - g) <= t, cp.norm(x) <= 2],
+        {
+            c: lambda r: 1.5 * r.normal(size=3),
+            F: lambda r: r.normal(size=(2, 3)),
+            g: lambda r: 1 + r.normal(size=2),
+        },
+    )
+
+
+def portfolio() -> Family:
+    """The worst case of a portfolio under one joint bound on the deviation: a kink-free second-order cone program."""
+    x, mu, deviation = cp.Variable(5, nonneg=True), cp.Parameter(5), cp.Parameter(5, nonneg=True)
+    return _build(
+        "portfolio",
+        -mu @ x + cp.norm(cp.multiply(deviation, x)),
+        [cp.sum(x) == 1],
+        {mu: lambda r: 0.2 * r.normal(size=5), deviation: lambda r: 0.5 + r.random(5)},
+    )
+
+
+def entropy() -> Family:
+    """Exponential cones."""
+    x, c, a = cp.Variable(4), cp.Parameter(4), cp.Parameter()
+    return _build(
+        "entropy",
+        c @ x - cp.sum(cp.entr(x)),
+        [cp.sum(x) == a, x[0] <= 0.2],
+        {c: lambda r: r.normal(size=4), a: lambda r: r.uniform(0.8, 1.5)},
+    )
+
+
+def power() -> Family:
+    """Power cones of two exponents."""
+    x, y, c, d = cp.Variable(3), cp.Variable(3), cp.Parameter(3), cp.Parameter(3)
+    t = cp.Variable(3)
+    return _build(
+        "power",
+        c @ x + cp.sum(y) + 0.5 * cp.sum(t),
+        [
+            cp.PowCone3D(y, np.ones(3), x, [1 / 3, 1 / 3, 1 / 3]),
+            cp.PowCone3D(t, np.ones(3), x - d, [2 / 3, 2 / 3, 2 / 3]),
+        ],
+        {c: lambda r: 1.0 + r.random(3), d: lambda r: 0.5 + r.random(3)},
+    )
+
+
+def every_cone() -> Family:
+    """All cones at once, bounds of variables in the middle of the rows, a matrix variable, a quadratic objective."""
+    X, y = cp.Variable((2, 3), bounds=[0, 1.5]), cp.Variable(2)
+    C, k = cp.Parameter((2, 3)), cp.Parameter()
+    return _build(
+        "every_cone",
+        cp.sum(cp.multiply(C, X)) + cp.sum_squares(X) + cp.sum(y),
+        [
+            cp.sum(X) == 2,
+            cp.norm(X[0] - 0.1) <= 1 + k,
+            cp.sum(cp.exp(X[1])) <= y[0] + k,
+            cp.sum(cp.power(X[0], 1.5, approx=False)) <= y[1] + 1,
+        ],
+        {C: lambda r: 3 * r.normal(size=(2, 3)), k: lambda r: r.uniform(0.2, 1.0)},
+    )
+
+
+def flat() -> Family:
+    """Linear, with parameters in the objective only: the solution map is flat."""
+    x, c = cp.Variable(5, nonneg=True), cp.Parameter(5)
+    return _build("flat", c @ x, [cp.sum(x) == 1], {c: lambda r: r.normal(size=5)})
+
+
+def fragile_lp() -> Family:
+    """Infeasible where the last parameter is negative, unbounded where the first is."""
+    x, c, u = cp.Variable(3, nonneg=True), cp.Parameter(3), cp.Parameter()
+    return _build(
+        "fragile_lp",
+        c @ x,
+        [x[0] + 2 * x[1] >= 1, x[1] + x[2] >= 1, x[1] <= u],
+        {c: lambda r: 0.5 + r.random(3), u: lambda r: 0.1 + 0.2 * r.random()},
+    )
+
+
+def fragile_socp() -> Family:
+    """Likewise, with a second-order cone."""
+    x, y, c, r = cp.Variable(2), cp.Variable(), cp.Parameter(3), cp.Parameter()
+    return _build(
+        "fragile_socp",
+        c[0] * y + c[1:] @ x,
+        [cp.norm(x - 1) <= r, y >= x[0] + 1],
+        {c: lambda r: 0.5 + r.random(3), r: lambda r: 0.5 + r.random()},
+    )
+
+
+def fragile_exp() -> Family:
+    """Likewise, with an exponential cone."""
+    x, y, c, u = cp.Variable(), cp.Variable(), cp.Parameter(2), cp.Parameter()
+    return _build(
+        "fragile_exp",
+        c[0] * y - c[1] * x,
+        [cp.exp(x) <= y, x <= 1, cp.exp(-x) <= u],
+        {c: lambda r: np.array([0.5 + r.random(), 3.0 + r.random()]), u: lambda r: 1.5 + r.random()},
+    )
+
+
+def fragile_qp() -> Family:
+    """Likewise, with a quadratic objective."""
+    x, c, u = cp.Variable(3, nonneg=True), cp.Parameter(2), cp.Parameter()
+    return _build(
+        "fragile_qp",
+        c[0] * x[2] + c[1] * x[0] + cp.sum_squares(x[:2]) + x[0],
+        [cp.sum(x) >= 1, x[0] + x[1] <= u],
+        {c: lambda r: 0.5 + r.random(2), u: lambda r: 0.3 + r.random()},
+    )
+
+
+REGULAR = (lp, lp_matrix, qp, qp_weights, socp, portfolio, entropy, power, every_cone)
+FRAGILE = (fragile_lp, fragile_socp, fragile_exp, fragile_qp)
+BUILDERS = {f.__name__: f for f in (*REGULAR, *FRAGILE, flat)}
+NAMES = [f.__name__ for f in REGULAR]
+
+
+@cache
+def family(name: str) -> Family:
+    """A family by name, compiled once."""
+    return BUILDERS[name]()
+
+
+def pairs(names: list[str] | None = None) -> list[tuple[str, str]]:
+    """Every engine with every family that it declares."""
+    return [
+        (engine, name)
+        for engine in BACKENDS
+        for name in (NAMES if names is None else names)
+        if make_engine(engine).supports(family(name).program)
+    ]

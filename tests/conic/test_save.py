@@ -1,0 +1,99 @@
+"""A compiled program is written and read, also where CVXPY is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from drolayers.conic.program import AffineMap, ConeProgram
+from drolayers.conic.registry import make_engine
+from drolayers.errors import ModelError
+from tests.conic.families import BUILDERS, family
+
+
+@pytest.mark.parametrize("name", list(BUILDERS))
+def test_round_trip(name: str, tmp_path: Path) -> None:
+    member = family(name)
+    member.program.save(tmp_path / "program.safetensors")
+    loaded = ConeProgram.load(tmp_path / "program.safetensors")
+    for f in fields(ConeProgram):
+        before, after = getattr(member.program, f.name), getattr(loaded, f.name)
+        if isinstance(before, torch.Tensor):
+            assert torch.equal(before, after)
+        elif isinstance(before, AffineMap):
+            assert all(torch.equal(getattr(before, g.name), getattr(after, g.name)) for g in fields(AffineMap))
+        else:
+            assert before == after
+    theta = member.theta(3)
+    expected, found = (make_engine().solve(p, theta) for p in (member.program, loaded))
+    assert torch.equal(expected.primal, found.primal)
+
+
+WITHOUT_CVXPY = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("cvxpy", "cvxpylayers"):
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Refuse())
+import torch
+from drolayers.conic import ConeProgram, make_engine
+
+program = ConeProgram.load(sys.argv[1])
+theta = torch.load(sys.argv[2]).requires_grad_()
+solution = make_engine(sys.argv[3]).solve(program, theta)
+solution.primal.sum().backward()
+torch.save({"x": solution.variable("X").detach(), "grad": theta.grad}, sys.argv[4])
+try:
+    import cvxpy
+except ImportError:
+    print("no cvxpy, " + ", ".join(str(s) for s in solution.statuses))
+"""
+
+
+def test_runs_without_cvxpy(tmp_path: Path) -> None:
+    import cvxpy as cp
+
+    from drolayers.conic.compile import compile_program
+
+    X, C = cp.Variable((2, 3), nonneg=True, name="X"), cp.Parameter((2, 3))
+    problem = cp.Problem(cp.Minimize(cp.sum(cp.multiply(C, X)) + cp.norm(cp.vec(X, order="C"))), [cp.sum(X) == 1])
+    program = compile_program(problem)
+    program.save(tmp_path / "program.safetensors")
+    theta = torch.randn(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.save(theta, tmp_path / "theta.pt")
+    for engine in ("moreau", "diffcp"):
+        paths = [str(tmp_path / name) for name in ("program.safetensors", "theta.pt")]
+        run = subprocess.run(
+            [sys.executable, "-c", WITHOUT_CVXPY, *paths, engine, str(tmp_path / "out.pt")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.strip() == "no cvxpy, OPTIMAL, OPTIMAL, OPTIMAL, OPTIMAL"
+        found = torch.load(tmp_path / "out.pt")
+        leaf = theta.clone().requires_grad_()
+        expected = make_engine(engine).solve(program, leaf)
+        expected.primal.sum().backward()
+        torch.testing.assert_close(found["x"], expected.variable(X).detach())
+        torch.testing.assert_close(found["grad"], leaf.grad)
+
+
+def test_wrong_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"missing\.safetensors cannot be read"):
+        ConeProgram.load(tmp_path / "missing.safetensors")
+    (tmp_path / "text.safetensors").write_text("not a program")
+    with pytest.raises(ModelError, match=r"text\.safetensors cannot be read"):
+        ConeProgram.load(tmp_path / "text.safetensors")
+    save_file({"x": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(ModelError, match=r"other\.safetensors is not a compiled program"):
+        ConeProgram.load(tmp_path / "other.safetensors")
