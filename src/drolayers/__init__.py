@@ -9,7 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from drolayers.ambiguity.moment_set import MomentSet
+    from drolayers.ambiguity.moments import Learn
+    from drolayers.ambiguity.wasserstein import Wasserstein
+    from drolayers.cost.recourse import recourse
+    from drolayers.cost.risk import cvar
     from drolayers.errors import DROError, MissingExtraError, ModelError, ShapeError, SolveError
+    from drolayers.problem import DecisionProblem
     from drolayers.status import Status
     from drolayers.uncertainty import Uncertain
 
@@ -17,16 +23,36 @@ __version__ = "0.1.0"
 
 _HOME = {
     "DROError": "errors",
+    "DecisionProblem": "problem",
+    "Learn": "ambiguity.moments",
     "MissingExtraError": "errors",
     "ModelError": "errors",
+    "MomentSet": "ambiguity.moment_set",
     "ShapeError": "errors",
     "SolveError": "errors",
     "Status": "status",
     "Uncertain": "uncertainty",
+    "Wasserstein": "ambiguity.wasserstein",
+    "cvar": "cost.risk",
+    "recourse": "cost.recourse",
 }
-_MODULES = {"support": "support"}
+_MODULES = {"moments": "ambiguity.moments", "support": "support"}
 
-__all__ = ["DROError", "MissingExtraError", "ModelError", "ShapeError", "SolveError", "Status", "Uncertain"]
+__all__ = [
+    "DROError",
+    "DecisionProblem",
+    "Learn",
+    "MissingExtraError",
+    "ModelError",
+    "MomentSet",
+    "ShapeError",
+    "SolveError",
+    "Status",
+    "Uncertain",
+    "Wasserstein",
+    "cvar",
+    "recourse",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -131,14 +131,13 @@ class Box(Support):
 
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """The better corner of every coordinate; an infinite end forbids the sign that would run to it."""
-        ends = self.ends(int(layout.coordinate.max(initial=-1)) + 1) if self.lo.ndim == self.hi.ndim == 0 else (self.lo, self.hi)
-        lo, hi = (np.broadcast_to(end, max(end.size, 1)) for end in ends)
-        lo = lo[layout.coordinate] if lo.size > 1 else np.full(layout.row.size, lo[0])
-        hi = hi[layout.coordinate] if hi.size > 1 else np.full(layout.row.size, hi[0])
+        lo, hi = (end[layout.coordinate] if end.ndim else np.full(layout.row.size, end) for end in (self.lo, self.hi))
         low, high = np.isfinite(lo), np.isfinite(hi)
         constraints: Constraints = []
         pieces: list[tuple[NDArray[np.int64], cp.Expression]] = []
-        both, only_low, only_high, neither = (np.flatnonzero(m) for m in (low & high, low & ~high, ~low & high, ~low & ~high))
+        both, only_low, only_high, neither = (
+            np.flatnonzero(m) for m in (low & high, low & ~high, ~low & high, ~low & ~high)
+        )
         if both.size:
             corner = cp.Variable(both.size)
             constraints += [corner >= cp.multiply(lo[both], w[both]), corner >= cp.multiply(hi[both], w[both])]
@@ -180,7 +179,9 @@ class Polyhedron(Support):
     def __init__(self, C: ArrayLike, d: ArrayLike) -> None:
         self.C, self.d = np.atleast_2d(np.asarray(C, dtype=float)), np.atleast_1d(np.asarray(d, dtype=float))
         if self.C.ndim != 2 or self.d.shape != (self.C.shape[0],):
-            raise ModelError(f"Polyhedron needs C of shape (k, dim) and d of shape (k,), not {self.C.shape} and {self.d.shape}.")
+            raise ModelError(
+                f"Polyhedron needs C of shape (k, dim) and d of shape (k,), not {self.C.shape} and {self.d.shape}."
+            )
         if not (np.isfinite(self.C).all() and np.isfinite(self.d).all()):
             raise ModelError("Polyhedron needs finite C and d: leave out rows that say nothing.")
         if linprog(np.zeros(self.C.shape[1]), self.C, self.d, bounds=(None, None)).status == 2:
@@ -206,9 +207,12 @@ class Polyhedron(Support):
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """Linear programming duality, ``min dᵀλ : Cᵀλ = w, λ ≥ 0``, with the inequalities that touch the row's block."""
         C = sp.csc_array(self.C)
-        touched = sp.csr_array(
-            (np.ones(layout.row.size), (layout.row, layout.coordinate)), shape=(layout.rows, self.C.shape[1])
-        ) @ abs(C).T
+        touched = (
+            sp.csr_array(
+                (np.ones(layout.row.size), (layout.row, layout.coordinate)), shape=(layout.rows, self.C.shape[1])
+            )
+            @ abs(C).T
+        )
         pairs = sp.coo_array(touched)
         row, inequality = pairs.row, pairs.col
         multiplier = cp.Variable(row.size, nonneg=True)
@@ -334,7 +338,10 @@ class Conic(Support):
         for i, point in enumerate(points):
             parts = [M[:, : point.size] @ point - b for M, b in zip(self.A, self.b, strict=True)]
             lifted = [M[:, point.size :] @ v[: self.lifted] if self.lifted else 0.0 for M in self.A]
-            cones = [in_cone(cp.reshape(p + q + slack * np.eye(p.size)[-1], (p.size, 1), order="F")) for p, q in zip(parts, lifted, strict=True)]
+            cones = [
+                in_cone(cp.reshape(p + q + slack * np.eye(p.size)[-1], (p.size, 1), order="F"))
+                for p, q in zip(parts, lifted, strict=True)
+            ]
             result[i] = cp.Problem(cp.Minimize(slack), cones).solve(solver=cp.CLARABEL)
         return torch.as_tensor(result).to(y).reshape(y.shape[:-1])
 

@@ -24,7 +24,9 @@ class Uncertain(cp.Parameter):
             raise ModelError(f"Uncertain needs a positive whole number of coordinates, not {dim!r}.")
         self.support = Reals() if support is None else support
         if not isinstance(self.support, Support):
-            raise ModelError(f"Uncertain(support=...) needs a drolayers support such as Nonnegative(), not {support!r}.")
+            raise ModelError(
+                f"Uncertain(support=...) needs a drolayers support such as Nonnegative(), not {support!r}."
+            )
         self.support.check(dim)
         super().__init__(dim, name=name or "y", nonneg=self.support.nonnegative(dim))
 

@@ -35,13 +35,16 @@ class _Canonical(CLARABEL):
         return "DROLAYERS"
 
 
-def compile_program(problem: cp.Problem, parameters: Sequence[cp.Parameter] | None = None) -> ConeProgram:
+def compile_program(
+    problem: cp.Problem, parameters: Sequence[cp.Parameter] | None = None, free: Sequence[cp.Variable] = ()
+) -> ConeProgram:
     """Compile a parametrised CVXPY problem.
 
     Args:
         problem: a minimisation (or maximisation: its objective is negated) that is DCP and DPP.
         parameters: the order of the parameters in ``theta``; each is laid out row by row, as torch does. Parameters
             that the problem does not use may be listed: they are ignored. By default, ``problem.parameters()``.
+        free: variables whose declared bounds and integrality are dropped, because constraints fix them.
 
     Raises:
         ModelError: not convex, not DPP, an unsupported cone or parameter, or an unbounded integer variable.
@@ -58,7 +61,7 @@ def compile_program(problem: cp.Problem, parameters: Sequence[cp.Parameter] | No
     columns = canonical.x.size
     theta_slots, theta_size, order = _theta_layout(listed, canonical)
     stacked = _stacked(canonical.reduced_A, order, columns)
-    bound_rows, bound_offsets, integers = _bound_rows(canonical, problem)
+    bound_rows, bound_offsets, integers = _bound_rows(canonical, problem, free)
     # The bounds close the block of nonnegative rows.
     at = dims.zero + dims.nonneg
     first_lower, extra = at, bound_rows.shape[0]
@@ -224,7 +227,7 @@ def _select(matrix: sp.csc_array, order: np.ndarray) -> tuple[sp.csr_array, np.n
 
 
 def _bound_rows(
-    canonical: object, problem: cp.Problem
+    canonical: object, problem: cp.Problem, free: Sequence[cp.Variable]
 ) -> tuple[sp.coo_array, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Rows for the bounds of variables, written as CVXPY writes rows, and where the integers' bounds are."""
     x = canonical.x  # type: ignore[attr-defined]
@@ -233,8 +236,12 @@ def _bound_rows(
         np.full(columns, end) if bound is None else np.array(bound, dtype=float)
         for bound, end in ((canonical.lower_bounds, -np.inf), (canonical.upper_bounds, np.inf))  # type: ignore[attr-defined]
     )
-    boolean = np.array([i[0] for i in x.boolean_idx], dtype=np.int64)
-    integer = np.sort(np.concatenate([boolean, np.array([i[0] for i in x.integer_idx], dtype=np.int64)]))
+    starts = {v.id: canonical.var_id_to_col[v.id] for v in free if v.id in canonical.var_id_to_col}  # type: ignore[attr-defined]
+    dropped = np.concatenate([np.zeros(0, dtype=np.int64), *(starts[v.id] + np.arange(v.size) for v in free if v.id in starts)])
+    lower[dropped], upper[dropped] = -np.inf, np.inf
+    boolean = np.setdiff1d(np.array([i[0] for i in x.boolean_idx], dtype=np.int64), dropped)
+    integer = np.setdiff1d(np.array([i[0] for i in x.integer_idx], dtype=np.int64), dropped)
+    integer = np.sort(np.concatenate([boolean, integer]))
     lower[boolean], upper[boolean] = np.maximum(lower[boolean], 0.0), np.minimum(upper[boolean], 1.0)
     for column in integer:
         if not (np.isfinite(lower[column]) and np.isfinite(upper[column])):

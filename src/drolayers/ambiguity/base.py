@@ -1,0 +1,182 @@
+"""What every ambiguity set offers: the layout of its parameters, and its half of the worst-case formula."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.outer import Constraints, Labels, Sign
+from drolayers.ambiguity.terms import Term
+from drolayers.errors import ShapeError
+from drolayers.support import Layout
+from drolayers.uncertainty import Uncertain
+
+Nominal = tuple[Tensor, Tensor]
+"""Atoms ``(batch, atom, dim)`` and their weights ``(batch, atom)``."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Affine pieces ``a_r(x)ᵀy + b_r(x)``, flat: the cost of a block is the largest of its rows.
+
+    Args:
+        slope: all slopes one after another, ``(entries,)``.
+        offset: ``(rows,)``.
+        layout: which row and coordinate an entry of the slope belongs to.
+        block: which block a row belongs to, numbered from 0.
+        sign: the known signs of the slope, zero where unknown.
+    """
+
+    slope: cp.Expression
+    offset: cp.Expression
+    layout: Layout
+    block: Labels
+    sign: Sign = None
+
+    @property
+    def lone(self) -> NDArray[np.bool_]:
+        """Which rows are alone in their block."""
+        return np.bincount(self.block)[self.block] == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Mass:
+    """A distribution: atoms with probabilities, and what escapes to infinity as mass times distance.
+
+    ``origin`` and ``direction_origin`` say from which nominal atom the mass came (zero where there is none).
+    """
+
+    atoms: Float[Tensor, "batch atom dim"]
+    probabilities: Float[Tensor, "batch atom"]
+    origin: Int[Tensor, "batch atom"]
+    directions: Float[Tensor, "batch direction dim"]
+    direction_origin: Int[Tensor, "batch direction"]
+
+
+@dataclass(frozen=True)
+class SetDual:
+    """The dual of a set over some rows: ``min price + Σ_blocks max_rows sup {slope - terms}``."""
+
+    rows: Rows
+    price: cp.Expression
+    terms: list[Term]
+    constraints: Constraints
+
+
+class AmbiguitySet(ABC):
+    """A set U(θ) of distributions of ``y``."""
+
+    y: Uncertain
+    features: tuple[cp.Parameter, ...]
+    """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """The learnable parameters in the order of θ: name and shape."""
+
+    @property
+    def size(self) -> int:
+        """Length of θ."""
+        return sum(int(np.prod(shape)) for shape in self.parameters.values())
+
+    @property
+    def needs_nominal(self) -> bool:
+        """Whether atoms and weights travel beside θ."""
+        return False
+
+    @abstractmethod
+    def links(self) -> list[Labels]:
+        """Groups of coordinates that the set ties together; across others its dual is a sum."""
+
+    @abstractmethod
+    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+        """Multipliers, their price, and the terms that they bring into every row.
+
+        Args:
+            rows: the pieces.
+            lifts: what a decision rule's cost takes off the multiplier of each of ``lifted_components``.
+            share: whether what all scenarios have in common may be said once.
+        """
+
+    def lifted_components(self) -> list[int]:
+        """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""
+        return []
+
+    def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
+        """Terms over rows of their own multipliers ``(rows, component)``, one matrix for each of ``lifted_components``."""
+        return [], []
+
+    @abstractmethod
+    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+        """The features of a batch, differentiable, in float64 and in the order of ``features``."""
+
+    @abstractmethod
+    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+        """Items whose set may be empty although their program looks solvable."""
+
+    @abstractmethod
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+        """By how much the bounds must be relaxed, relatively, for the set to be non-empty; negative with room to spare."""
+
+    @abstractmethod
+    def usage(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
+    ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
+        """What a distribution uses of every bound, and the bounds."""
+
+    def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
+        """The flat θ of a dict of ``(batch, *shape)`` tensors."""
+        shapes = self.parameters
+        unknown = set(parameters) - set(shapes)
+        missing = set(shapes) - set(parameters)
+        if unknown or missing:
+            raise ShapeError(
+                f"The set has parameters {list(shapes)}; unknown: {sorted(unknown)}, missing: {sorted(missing)}."
+            )
+        parts = []
+        for name, shape in shapes.items():
+            value = parameters[name]
+            if tuple(value.shape[1:]) != shape:
+                raise ShapeError(f"Parameter {name!r} must have shape (batch, *{shape}), not {tuple(value.shape)}.")
+            parts.append(value.reshape(value.shape[0], -1))
+        return torch.cat(parts, 1) if parts else torch.zeros(1, 0)
+
+    def unpack(self, theta: Float[Tensor, "batch theta"]) -> dict[str, Tensor]:
+        """The parameters by name, each ``(batch, *shape)``."""
+        self.check(theta)
+        sizes = [int(np.prod(shape)) for shape in self.parameters.values()]
+        parts = torch.split(theta, sizes, dim=1)
+        return {
+            name: part.reshape(theta.shape[0], *shape)
+            for (name, shape), part in zip(self.parameters.items(), parts, strict=True)
+        }
+
+    def flat(self, theta: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
+        """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
+        if isinstance(theta, Mapping):
+            theta = self.pack(theta)
+        self.check(theta)
+        bad = ~theta.isfinite().all(1)
+        if bool(bad.any()):
+            where = bad.nonzero()[:, 0].tolist()
+            names = [n for n, v in self.unpack(theta).items() if not bool(v.isfinite().all())]
+            raise ShapeError(
+                f"theta holds NaN or infinity in items {where[:8]} (parameters {names}): check the model's output."
+            )
+        return theta
+
+    def check(self, theta: Tensor) -> None:
+        """Raise unless θ is a float tensor of shape (batch, size)."""
+        if not isinstance(theta, Tensor) or not theta.is_floating_point():
+            raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {type(theta).__name__}.")
+        if theta.dim() != 2 or theta.shape[1] != self.size:
+            raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")

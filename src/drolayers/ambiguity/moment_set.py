@@ -1,0 +1,260 @@
+"""Sets of all distributions on a support whose moments obey bounds: E g_i(y, α_i) ≤ σ_i."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, final
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.moments import Moment, Separate, grouped_squares
+from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.conic import make_engine
+from drolayers.conic.compile import compile_program
+from drolayers.conic.program import ConeProgram
+from drolayers.errors import ModelError
+from drolayers.uncertainty import Uncertain
+
+FLOOR = 1e-16
+"""Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero."""
+
+
+@final
+class MomentSet(AmbiguitySet):
+    """All distributions of ``y`` on its support with E g_i(y, α_i) ≤ σ_i for every moment.
+
+    Listing the moments of two sets gives their intersection.
+
+    Args:
+        y: the uncertain vector.
+        moments: the moment functions; every parameter that was not given a value is learnable.
+    """
+
+    def __init__(self, y: Uncertain, moments: Sequence[Moment]) -> None:
+        if not isinstance(y, Uncertain):
+            raise ModelError(f"MomentSet needs a dro.Uncertain, not {type(y).__name__}.")
+        self.y, self.moments = y, tuple(moments)
+        if not self.moments or not all(isinstance(m, Moment) for m in self.moments):
+            raise ModelError("MomentSet needs a non-empty list of moments such as dro.moments.SquaredNorm().")
+        self._bare = False
+        self._build()
+
+    @classmethod
+    def grouped(cls, y: Uncertain, size: int) -> MomentSet:
+        """One squared deviation bound for every ``size`` coordinates in turn, with parameters ``mu`` and ``sigma``."""
+        if not 1 <= size <= y.dim:
+            raise ModelError(f"Groups of {size} do not fit the {y.dim} coordinates of y.")
+        made = cls(y, [grouped_squares(y.dim, size)])
+        made._bare = True
+        made._build()
+        return made
+
+    def _build(self) -> None:
+        """Name the parameters and make the features: the moments' own parameters, and ρ_i = σ_i^(1/p_i)."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        features: list[cp.Parameter] = []
+        self._leaves: list[dict[str, Any]] = []
+        self._rho: list[cp.Expression] = []
+        for i, moment in enumerate(self.moments):
+            own = moment.shapes(self.y.dim)
+            leaves: dict[str, Any] = {name: cp.Constant(v) for name, v in moment.constants(self.y.dim).items()}
+            for name, shape in own.items():
+                shapes[self._name(i, name)] = shape
+                leaves[name] = cp.Parameter(shape, name=self._name(i, name))
+                features.append(leaves[name])
+            if moment.sigma is None:
+                shapes[self._name(i, "sigma")] = (moment.bounds,) if self._bare else ()
+                rho = cp.Parameter(moment.bounds, name=self._name(i, "rho"), nonneg=not moment.signed)
+                features.append(rho)
+            else:
+                if moment.sigma.size not in (1, moment.bounds):
+                    raise ModelError(
+                        f"Moment {i} has {moment.bounds} bounds, but sigma has {moment.sigma.size} values."
+                    )
+                bound = np.broadcast_to(moment.sigma, moment.bounds)
+                if not moment.signed and np.any(bound < 0):
+                    raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {bound.tolist()}.")
+                rho = cp.Constant(_root(torch.as_tensor(np.array(bound)), moment).numpy())
+            self._leaves.append(leaves)
+            self._rho.append(rho)
+        self._shapes, self.features = shapes, tuple(features)
+
+    def _name(self, position: int, name: str) -> str:
+        """A parameter's public name."""
+        return name if self._bare else f"{position}.{name}"
+
+    def __repr__(self) -> str:
+        return f"MomentSet({', '.join(f'{n}: {s}' for n, s in self._shapes.items())})"
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Each moment's own parameters, then its bound."""
+        return dict(self._shapes)
+
+    def links(self) -> list[Labels]:
+        """Those of the moments."""
+        return [link for moment in self.moments for link in moment.links(self.y.dim)]
+
+    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+        """One multiplier a bound, priced at ρ; where a single row sees it, the best one is put in by hand."""
+        price: cp.Expression = cp.Constant(0.0)
+        terms: list[Term] = []
+        constraints: Constraints = []
+        for i, (moment, leaves, rho) in enumerate(zip(self.moments, self._leaves, self._rho, strict=True)):
+            multiplier: Multiplier | None = None
+            if lifts is not None or not (moment.eliminable() and rows.layout.rows == 1):
+                beta = cp.Variable(moment.bounds, nonneg=True, name="beta")
+                price = price + rho @ beta
+                multiplier = _broadcast(beta)
+            if lifts is not None:
+                multiplier, nonnegative = _lowered(beta, lifts[i], moment)
+                constraints.append(nonnegative)
+            more, others = moment.terms(rows.layout, leaves, multiplier, rho, split=lifts is not None)
+            terms, constraints = terms + more, constraints + others
+        return SetDual(rows, price, terms, constraints)
+
+    def lifted_components(self) -> list[int]:
+        """Those of the moments."""
+        return [moment.components(self.y.dim) for moment in self.moments]
+
+    def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
+        """Those of the moments; multipliers are scaled, as in ``dual``."""
+        terms: list[Term] = []
+        constraints: Constraints = []
+        for moment, leaves, rho, given in zip(self.moments, self._leaves, self._rho, multipliers, strict=True):
+            more, others = moment.terms(rows.layout, leaves, _own(given), rho, split=True)
+            terms, constraints = terms + more, constraints + others
+        return terms, constraints
+
+    def sigmas(self, theta: Float[Tensor, "batch theta"]) -> list[Float[Tensor, "batch bound"]]:
+        """The bounds of every moment, learnt or given."""
+        values, batch = self.unpack(theta), theta.shape[0]
+        return [
+            values[self._name(i, "sigma")].reshape(batch, -1)
+            if moment.sigma is None
+            else torch.as_tensor(np.array(np.broadcast_to(moment.sigma, moment.bounds))).to(theta).expand(batch, -1)
+            for i, moment in enumerate(self.moments)
+        ]
+
+    def leaf_values(self, theta: Float[Tensor, "batch theta"], position: int) -> dict[str, Tensor]:
+        """A moment's parameters as tensors ``(batch, *shape)``, learnt or given."""
+        values, moment = self.unpack(theta), self.moments[position]
+        given = {n: torch.as_tensor(np.array(v)).to(theta)[None] for n, v in moment.constants(self.y.dim).items()}
+        return given | {name: values[self._name(position, name)] for name in moment.shapes(self.y.dim)}
+
+    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+        """Parameters as they are, bounds as their roots."""
+        theta = theta.double()
+        values, batch = self.unpack(theta), theta.shape[0]
+        parts = []
+        for i, moment in enumerate(self.moments):
+            parts += [values[self._name(i, name)].reshape(batch, -1) for name in moment.shapes(self.y.dim)]
+            if moment.sigma is None:
+                parts.append(_root(values[self._name(i, "sigma")].reshape(batch, -1), moment))
+        return torch.cat(parts, 1) if parts else theta.new_zeros(batch, 0)
+
+    def values(self, theta: Float[Tensor, "batch theta"], y: Tensor, recession: bool = False) -> Tensor:
+        """All moments at points ``(batch, point, dim)``: ``(batch, point, bound)``; or their recession functions."""
+        found = []
+        for i, moment in enumerate(self.moments):
+            leaves = {name: value.unsqueeze(1) for name, value in self.leaf_values(theta, i).items()}
+            found.append((moment.recession if recession else moment.value)(y, leaves))
+        return torch.cat(found, -1)
+
+    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+        """A bound of a nonnegative function at zero or below."""
+        low = [s <= 1e-15 for s, m in zip(self.sigmas(theta), self.moments, strict=True) if not m.signed]
+        return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
+
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+        """By Jensen the set is non-empty if and only if some y ∈ Ξ has g(y) ≤ σ: min over y of max (g_i(y) - σ_i)/scale_i."""
+        theta = theta.detach().double().cpu()
+        program, layout = self._emptiness_program
+        sigma = torch.cat(self.sigmas(theta), 1)
+        # Relative to the bound; to the solver's accuracy where the bound is next to nothing.
+        scale = sigma.abs().clamp(min=1e-9)
+        given = {n: v for n, v in self.unpack(theta).items() if not n.endswith("sigma")}
+        values = {**given, "bounds": sigma, "scale": scale}
+        solution = make_engine().solve(program, torch.cat([values[n].reshape(len(theta), -1) for n in layout], 1))
+        return solution.objective
+
+    @cached_property
+    def _emptiness_program(self) -> tuple[ConeProgram, list[str]]:
+        """The program of ``emptiness``, compiled when first needed."""
+        y = cp.Variable((1, self.y.dim))
+        excess = cp.Variable()
+        total = sum(m.bounds for m in self.moments)
+        bounds, scale = cp.Parameter(total, name="bounds"), cp.Parameter(total, nonneg=True, name="scale")
+        constraints, at = self.y.support.members(y), 0
+        leaves = {id(p): p for group in self._leaves for p in group.values() if isinstance(p, cp.Parameter)}
+        for moment, own in zip(self.moments, self._leaves, strict=True):
+            g, more = moment.expression(y, own)
+            here = slice(at, at + moment.bounds)
+            constraints += [*more, g[0] <= bounds[here] + scale[here] * excess]
+            at += moment.bounds
+        # Minus one is room to spare: without a floor a Linear bound alone would let the excess fall for ever.
+        problem = cp.Problem(cp.Minimize(excess), [*constraints, excess >= -1.0])
+        listed = [*leaves.values(), bounds, scale]
+        return compile_program(problem, listed), [p.name() for p in listed]
+
+    def usage(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
+    ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
+        """Σ p g(y) + Σ g^∞(d), and σ."""
+        theta = theta.double()
+        # An atom without mass may lie anywhere, even where a moment overflows.
+        weighted = mass.probabilities[..., None] * self.values(theta, mass.atoms)
+        used = torch.where(mass.probabilities[..., None] > 0, weighted, torch.zeros_like(weighted)).sum(1)
+        escaped = self.values(theta, mass.directions, recession=True).sum(1)
+        return used + escaped, torch.cat(self.sigmas(theta), 1)
+
+
+def _root(sigma: Tensor, moment: Moment) -> Tensor:
+    """ρ = σ^(1/p)."""
+    return sigma if moment.degree == 1 else sigma.clamp(min=FLOOR) ** (1.0 / moment.degree)
+
+
+def _broadcast(beta: cp.Expression) -> Multiplier:
+    """A multiplier that all rows share."""
+
+    def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        return beta[bound] if beta.size > 1 else cp.promote(beta[0], (row.size,))
+
+    return multiplier
+
+
+def _lowered(beta: cp.Variable, lift: cp.Expression, moment: Moment) -> tuple[Multiplier, cp.Constraint]:
+    """β less what the rule's cost takes off it, component by component; it must stay nonnegative."""
+    if lift.size == 1:
+        left = beta - lift
+        return _broadcast(left), left >= 0
+    bound = np.zeros(lift.size, dtype=np.int64) if beta.size == 1 else _bound_of(moment, lift.size)
+    left = beta[bound] - lift
+
+    def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        return left[coordinate]
+
+    return multiplier, left >= 0
+
+
+def _bound_of(moment: Moment, dim: int) -> Labels:
+    """The bound of every coordinate of grouped squares."""
+    assert isinstance(moment, Separate)
+    return np.array(moment.label, dtype=np.int64)
+
+
+def _own(given: cp.Expression) -> Multiplier:
+    """Multipliers that every row has of its own, ``(rows, component)``."""
+
+    def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        column = coordinate if given.shape[1] > 1 else np.zeros_like(row)
+        return cp.vec(given, order="C")[row * given.shape[1] + column]
+
+    return multiplier

@@ -1,0 +1,223 @@
+"""Terms of the inner supremum: one moment, laid over many rows, ready to be dualised.
+
+For a row with slope a, sup_y {aᵀy - Σ_i β_i g_i(y)} is the minimum of δ*(w₀) + Σ_i (β_i g_i)*(w_i) over w₀ + Σ_i w_i = a. A
+term contributes its w_i and an upper bound on its conjugate. Where ``y`` itself is the argument of the outer function
+(no matrix in between), w_i can be whatever the others leave: such a term can own its entries.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer, Sign
+from drolayers.support import Layout, in_cone
+
+Multiplier = Callable[[Labels, Labels, Labels], cp.Expression]
+"""From (row, bound, coordinate) of each part to its multiplier; the coordinate matters only where parts are split."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a term adds to the rows: an upper bound on its conjugate, and its share of the slope."""
+
+    value: cp.Expression
+    share: cp.Expression | None
+    constraints: Constraints
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The vectors to which the outer function is applied: one for every row and bound that meet."""
+
+    row: Labels
+    bound: Labels
+    coordinate: Labels
+
+    @property
+    def count(self) -> int:
+        """Number of parts."""
+        return self.row.size
+
+
+class Term(ABC):
+    """One moment over many rows."""
+
+    owned: Labels | None
+    """Entries that this term can own, or None."""
+
+    @abstractmethod
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """The term's dual; with a remainder it owns its entries and takes what is left of the slope there.
+
+        ``sign`` tells the known signs of the remainder.
+        """
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SeparateTerm(Term):
+    """φ(y_I - h), component by component: every component is one entry of the slope."""
+
+    outer: Outer
+    entry: Labels
+    part: Labels
+    parts: Parts
+    shift: cp.Expression | NDArray[np.float64]
+    multiplier: cp.Expression | None
+    rho: cp.Expression | None
+
+    @property
+    def owned(self) -> Labels:  # type: ignore[override]
+        """All its entries."""
+        return self.entry
+
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """Variables of its own, or what is left."""
+        whole = np.array_equal(self.entry, np.arange(layout.row.size))
+        share: cp.Expression | None
+        if remainder is None:
+            tau = cp.Variable(self.entry.size)
+            share = tau if whole else _spread(self.entry, layout.row.size) @ tau
+        else:
+            tau, share = (remainder if whole else remainder[self.entry]), None
+        known = None if sign is None or remainder is None else sign[self.entry]
+        bound, constraints = conjugate(self.outer, tau, self.part, self.multiplier, self.parts.count, self.rho, known)
+        value = layout.sums()[:, self.entry] @ cp.multiply(self.shift, tau)
+        return Contribution(value + _to_rows(bound, self.parts, layout), share, constraints)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RidgeTerm(Term):
+    """φ(μᵀy - h) for one direction μ: the share of the slope is τμ."""
+
+    outer: Outer
+    entry: Labels
+    part: Labels
+    parts: Parts
+    direction: cp.Expression | NDArray[np.float64]
+    shift: cp.Expression | float
+    multiplier: cp.Expression | None
+    rho: cp.Expression | None
+    owned: Labels | None = None
+
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """One τ a part."""
+        if isinstance(self.outer, Identity):
+            tau = cp.Variable(self.parts.count, nonneg=True) if self.multiplier is None else self.multiplier
+        else:
+            tau = cp.Variable(self.parts.count)
+        each = np.arange(self.parts.count)
+        bound, constraints = conjugate(self.outer, tau, each, self.multiplier, self.parts.count, self.rho)
+        share = _spread(self.entry, layout.row.size) @ cp.multiply(tau[self.part], self.direction)
+        value = _to_rows(bound, self.parts, layout)
+        if not (isinstance(self.shift, float) and self.shift == 0.0):
+            value = value + _to_rows(cp.multiply(tau, self.shift), self.parts, layout)
+        return Contribution(value, share, constraints)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MatrixTerm(Term):
+    """φ(Ay - h) for a matrix A: the share of the slope is Aᵀτ. Its rows all have the same coordinates."""
+
+    outer: Outer
+    rows: Labels
+    coordinates: Labels
+    entry: NDArray[np.int64]
+    matrix: cp.Expression | NDArray[np.float64]
+    shift: cp.Expression | NDArray[np.float64]
+    multiplier: cp.Expression | None
+    rho: cp.Expression | None
+    owned: Labels | None = None
+
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """One vector τ a row."""
+        size, count = self.matrix.shape[0], self.rows.size
+        tau = cp.Variable((count, size))
+        flat = cp.vec(tau, order="C")
+        part = np.repeat(np.arange(count), size)
+        parts = Parts(self.rows, np.zeros_like(self.rows), np.zeros_like(self.rows))
+        bound, constraints = conjugate(self.outer, flat, part, self.multiplier, count, self.rho)
+        share = cp.vec(tau @ self.matrix[:, self.coordinates], order="C")
+        value = _to_rows(bound, parts, layout) + _to_rows(tau @ self.shift, parts, layout)
+        return Contribution(value, _spread(self.entry.ravel(), layout.row.size) @ share, constraints)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ConicTerm(Term):
+    """A moment given by the cones of its epigraph, A_j [y; u; v] - b_j ∈ L: conic duality as it stands."""
+
+    rows: Labels
+    entry: NDArray[np.int64]
+    dim: int
+    matrices: list[cp.Expression | NDArray[np.float64]]
+    vectors: list[cp.Expression | NDArray[np.float64]]
+    multiplier: cp.Expression
+    owned: Labels | None = None
+
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """Min -Σ bᵀη with w = -Σ A_yᵀη, Σ A_uᵀη = β, Σ A_vᵀη = 0 and η in the cones."""
+        count = self.rows.size
+        etas = [cp.Variable((M.shape[0], count)) for M in self.matrices]
+
+        def total(first: int, last: int) -> cp.Expression:
+            return sum(M[:, first:last].T @ eta for M, eta in zip(self.matrices, etas, strict=True))
+
+        width = self.matrices[0].shape[1]
+        constraints: Constraints = [in_cone(eta) for eta in etas]
+        constraints.append(total(self.dim, self.dim + 1)[0] == self.multiplier)
+        if width > self.dim + 1:
+            constraints.append(total(self.dim + 1, width) == 0)
+        value = -sum(eta.T @ b for eta, b in zip(etas, self.vectors, strict=True))
+        parts = Parts(self.rows, np.zeros_like(self.rows), np.zeros_like(self.rows))
+        share = -cp.vec(total(0, self.dim), order="F")
+        return Contribution(
+            _to_rows(value, parts, layout), _spread(self.entry.ravel(), layout.row.size) @ share, constraints
+        )
+
+
+def conjugate(
+    outer: Outer,
+    tau: cp.Expression,
+    part: Labels,
+    multiplier: cp.Expression | None,
+    parts: int,
+    rho: cp.Expression | None,
+    sign: Sign = None,
+) -> tuple[cp.Expression | None, Constraints]:
+    """The scaled conjugate ρt̃, one a part; without a multiplier, ρ·gauge(τ), which is what the best one gives."""
+    if multiplier is None:
+        bound, constraints = outer.gauge(tau, part, parts, sign)
+    else:
+        found, constraints = outer.conjugate(tau, part, multiplier)
+        if found is None:
+            return None, constraints
+        bound = found
+    return (bound if rho is None else cp.multiply(rho, bound)), constraints
+
+
+def _spread(entry: Labels, entries: int) -> sp.csr_array:
+    """The matrix that puts values at some entries of a flat slope."""
+    return sp.csr_array((np.ones(entry.size), (entry, np.arange(entry.size))), shape=(entries, entry.size))
+
+
+def _to_rows(value: cp.Expression | None, parts: Parts, layout: Layout) -> cp.Expression:
+    """Add up parts by row."""
+    if value is None:
+        return cp.Constant(np.zeros(layout.rows))
+    if parts.count == layout.rows and np.array_equal(parts.row, np.arange(layout.rows)):
+        return value
+    return (
+        sp.csr_array((np.ones(parts.count), (parts.row, np.arange(parts.count))), shape=(layout.rows, parts.count))
+        @ value
+    )

@@ -1,0 +1,208 @@
+"""Balls of distributions around weighted atoms, with a learnable radius."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.outer import Labels, Outer, PNorm, Sign, Square
+from drolayers.ambiguity.terms import Contribution, Parts, SeparateTerm, Term
+from drolayers.conic import make_engine
+from drolayers.conic.compile import compile_program
+from drolayers.conic.program import ConeProgram
+from drolayers.errors import ModelError, ShapeError
+from drolayers.support import Layout, Reals
+from drolayers.uncertainty import Uncertain
+
+FLOOR = 1e-12
+"""A radius is raised to this, so that its multiplier stays bounded."""
+
+
+@final
+class Wasserstein(AmbiguitySet):
+    """All distributions on the support within ``radius`` of a nominal distribution, in Wasserstein distance.
+
+    The nominal atoms and weights travel beside θ: ``layer(theta, nominal(z))``. In the dual, atom n is a scenario of
+    weight ω_n with the penalty ‖y - y_n‖ or ‖y - y_n‖², and a scenario's rows are multiplied by ω_n, so that a zero weight
+    leaves nothing undetermined.
+
+    Args:
+        y: the uncertain vector.
+        atoms: number of atoms of the nominal distribution.
+        norm: 1, 2 or inf.
+        order: 1 or 2.
+    """
+
+    def __init__(self, y: Uncertain, atoms: int, norm: float = 1, order: int = 1) -> None:
+        if not isinstance(y, Uncertain):
+            raise ModelError(f"Wasserstein needs a dro.Uncertain, not {type(y).__name__}.")
+        if norm not in (1, 2, np.inf) or order not in (1, 2):
+            raise ModelError(f"Wasserstein needs norm 1, 2 or inf and order 1 or 2, not norm={norm}, order={order}.")
+        if not isinstance(atoms, int) or atoms < 1:
+            raise ModelError(f"Wasserstein needs a positive number of atoms, not {atoms!r}.")
+        self.y, self.atoms, self.norm, self.order = y, atoms, float(norm), order
+        self.outer: Outer = PNorm(self.norm) if order == 1 else Square(self.norm)
+        shape = (atoms, y.dim)
+        self.radius = cp.Parameter(1, nonneg=True, name="radius")
+        self.weights = cp.Parameter(atoms, nonneg=True, name="weights")
+        self.centres = cp.Parameter(shape, name="atoms")
+        # Products of parameters must be parameters of their own for the program to be affine in them.
+        self.weighted_centres = cp.Parameter(shape, name="weighted atoms")
+        self.weighted_radius = cp.Parameter(atoms, nonneg=True, name="weighted radius")
+        self.features = (self.radius, self.weights, self.centres, self.weighted_centres, self.weighted_radius)
+
+    def __repr__(self) -> str:
+        return f"Wasserstein(atoms={self.atoms}, norm={self.norm:g}, order={self.order})"
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """The radius."""
+        return {"radius": ()}
+
+    @property
+    def needs_nominal(self) -> bool:
+        """Yes."""
+        return True
+
+    def links(self) -> list[Labels]:
+        """None for (order 1, norm 1) and (order 2, norm 2), whose penalties are additive."""
+        return [] if self.outer.additive else [np.arange(self.y.dim)]
+
+    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+        """Every row once for every atom, and one multiplier for the distance."""
+        base, count = rows.layout, self.atoms
+        scenario = np.repeat(np.arange(count), base.rows)
+        entry_scenario = np.repeat(np.arange(count), base.row.size)
+        layout = Layout(
+            np.tile(base.row, count) + entry_scenario * base.rows, np.tile(base.coordinate, count), base.rows * count
+        )
+        blocks = int(rows.block.max(initial=-1)) + 1
+        expanded = Rows(
+            cp.multiply(self.weights[entry_scenario], _tiled(rows.slope, count)),
+            cp.multiply(self.weights[scenario], _tiled(rows.offset, count)),
+            layout,
+            np.tile(rows.block, count) + scenario * blocks,
+        )
+        beta = cp.Variable(1, nonneg=True, name="beta")
+        price = self.radius[0] * beta[0]
+        term: Term
+        if share and isinstance(self.y.support, Reals):
+            term = _SharedTerm(self, rows, beta)
+        else:
+            parts = np.arange(layout.rows)
+            term = SeparateTerm(
+                self.outer,
+                np.arange(layout.row.size),
+                layout.row,
+                Parts(parts, np.zeros_like(parts), np.zeros_like(parts)),
+                cp.vec(self.centres, order="C")[entry_scenario * self.y.dim + layout.coordinate],
+                self.weights[scenario] * beta[0],
+                cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
+            )
+        return SetDual(expanded, price, [term], [])
+
+    def check_nominal(self, nominal: Nominal | None, batch: int) -> Nominal:
+        """Atoms and weights of the right shapes, finite, with weights that are probabilities."""
+        if nominal is None:
+            raise ShapeError("A Wasserstein ball needs its nominal distribution: pass nominal(z) beside theta.")
+        atoms, weights = nominal
+        shapes = (batch, self.atoms, self.y.dim), (batch, self.atoms)
+        if tuple(atoms.shape) != shapes[0] or tuple(weights.shape) != shapes[1]:
+            raise ShapeError(
+                f"The nominal distribution needs atoms of shape {shapes[0]} and weights of shape {shapes[1]}, "
+                f"not {tuple(atoms.shape)} and {tuple(weights.shape)}."
+            )
+        if not (bool(atoms.isfinite().all()) and bool((weights >= 0).all())):
+            raise ShapeError("The nominal distribution holds NaN, infinities or negative weights.")
+        if not bool(((weights.sum(1) - 1.0).abs() < 1e-5).all()):
+            raise ShapeError("The weights of the nominal distribution must add up to one for every item.")
+        return atoms.double(), weights.double()
+
+    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+        """Radius, weights, atoms and their products."""
+        atoms, weights = self.check_nominal(nominal, theta.shape[0])
+        radius = theta.double().clamp(min=FLOOR)
+        weighted = weights[..., None] * atoms
+        return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
+
+    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+        """A radius of zero or below."""
+        return theta[:, 0] <= FLOOR
+
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+        """Σ ω_n dist(y_n, Ξ)^p against radius^p, relative to the radius."""
+        atoms, weights = self.check_nominal(nominal, theta.shape[0])
+        radius = theta.detach().double()[:, 0]
+        batch = theta.shape[0]
+        distance = torch.zeros_like(weights)
+        if not isinstance(self.y.support, Reals):
+            program = self._distance_program
+            found = make_engine().solve(program, atoms.detach().reshape(-1, self.y.dim))
+            distance = found.objective.reshape(batch, -1).clamp(min=0.0)
+        needed = (weights.detach() * distance**self.order).sum(1) ** (1.0 / self.order)
+        return (needed - radius) / radius.abs().clamp(min=1e-9)
+
+    @cached_property
+    def _distance_program(self) -> ConeProgram:
+        """The distance from a point to the support."""
+        centre, y = cp.Parameter(self.y.dim, name="centre"), cp.Variable((1, self.y.dim))
+        distance = cp.norm(y[0] - centre, self.norm)
+        return compile_program(cp.Problem(cp.Minimize(distance), self.y.support.members(y)), [centre])
+
+    def usage(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
+    ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
+        """The cost of moving the nominal distribution to this one, and radius^p."""
+        centres, _ = self.check_nominal(nominal, theta.shape[0])
+        source = centres.gather(1, mass.origin[..., None].expand(-1, -1, self.y.dim))
+        lengths = (mass.atoms - source).norm(p=self.norm, dim=-1) ** self.order
+        used = (mass.probabilities * lengths).sum(1)
+        escaped = mass.directions.norm(p=self.norm, dim=-1)
+        if self.order == 2:
+            escaped = torch.where(escaped > 0, torch.full_like(escaped, torch.inf), escaped)
+        return (used + escaped.sum(1))[:, None], theta.double() ** self.order
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _SharedTerm(Term):
+    """The penalty where the support is all of space: the slope has nowhere else to go, so w = a for every atom.
+
+    Then ‖a_r‖_* ≤ β (or ‖a_r‖_*² ≤ 4βt_r) need be said once a row, not once a row and atom.
+    """
+
+    ball: Wasserstein
+    rows: Rows
+    beta: cp.Variable
+
+    @property
+    def owned(self) -> Labels:  # type: ignore[override]
+        """All entries."""
+        return np.arange(self.rows.layout.row.size * self.ball.atoms)
+
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """Σ_i (ω y)_ni a_ri, and ω_n ε t_r for order 2."""
+        base, count = self.rows.layout, self.ball.atoms
+        multiplier = cp.promote(self.beta[0], (base.rows,))
+        t, constraints = self.ball.outer.conjugate(self.rows.slope, base.row, multiplier)
+        spread = cp.reshape(self.rows.slope, (1, base.row.size), order="F")
+        moved = cp.multiply(self.ball.weighted_centres[:, base.coordinate], cp.vstack([spread] * count))
+        value = cp.vec(moved @ base.sums().T, order="C")
+        if t is not None:
+            scenario = np.repeat(np.arange(count), base.rows)
+            value = value + cp.multiply(self.ball.weighted_radius[scenario], _tiled(t, count))
+        return Contribution(value, None, constraints)
+
+
+def _tiled(expression: cp.Expression, count: int) -> cp.Expression:
+    """A vector repeated."""
+    return expression if count == 1 else cp.hstack([expression] * count)

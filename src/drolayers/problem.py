@@ -1,0 +1,328 @@
+"""A decision problem under an ambiguity set, compiled once: solve it, evaluate a decision, ask for the worst case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows
+from drolayers.conic import ConeProgram, Engine, Solution, make_engine
+from drolayers.conic.compile import compile_program
+from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.torch_loss import TorchCost
+from drolayers.errors import ModelError, ShapeError, SolveError
+from drolayers.reformulation.decision_rule import decision_rules
+from drolayers.reformulation.separability import block_rows
+from drolayers.reformulation.worst_case import Probe, supremum, worst_case
+from drolayers.reformulation.worst_distribution import WorstCaseDistribution, worst_distribution
+from drolayers.status import Status
+from drolayers.support import Layout
+
+Decision = Mapping[cp.Variable, Tensor]
+Theta = Tensor | Mapping[str, Tensor]
+
+EMPTY = 1e-7
+"""Relative excess beyond which a set is empty; within it, it has no Slater point."""
+
+LARGE = 1e5
+"""Size of a price relative to the objective from which a multiplier is suspect."""
+
+
+class DecisionProblem:
+    """``min_x max_{P ∈ U(θ)} E_P[c(x, y)]`` subject to constraints on x, compiled once for every θ.
+
+    Args:
+        cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``.
+        constraints: CVXPY constraints on the decision variables alone.
+        ambiguity: the set U(θ).
+
+    Attributes:
+        program: the compiled cone program; integer variables are relaxed in it and can be fixed.
+        variables: the decision variables (those that ``dro.cvar`` adds included).
+        conservative: whether a decision rule makes the worst case an upper bound.
+    """
+
+    def __init__(
+        self, cost: cp.Expression, constraints: Sequence[cp.Constraint] = (), ambiguity: AmbiguitySet | None = None
+    ) -> None:
+        if not isinstance(ambiguity, AmbiguitySet):
+            raise ModelError("DecisionProblem needs ambiguity=..., a dro.MomentSet or dro.Wasserstein.")
+        self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
+        for constraint in self.constraints:
+            if constraint.parameters():
+                names = [p.name() for p in constraint.parameters()]
+                raise ModelError(
+                    f"The constraint {constraint} uses {names}: constraints may hold decision variables only; put what "
+                    "must hold for uncertain outcomes into the cost, for example as dro.recourse."
+                )
+        self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
+        auxiliary = {v.id for v in self.parsed.auxiliary}
+        found = {v.id: v for c in (cost, *self.constraints) for v in c.variables() if v.id not in auxiliary}
+        self.variables: tuple[cp.Variable, ...] = tuple(found.values())
+        self.integer_variables = tuple(
+            v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
+        )
+        objective, constraints_all, _ = self._formulate(probe=False)
+        problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *constraints_all])
+        self.program: ConeProgram = compile_program(problem, ambiguity.features)
+        self._loss = TorchCost(cost)
+        self._engine = make_engine()
+        # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
+        self._careful = replace(self._engine, backend=replace(self._engine.backend, tolerance=1e-11))
+
+    @property
+    def conservative(self) -> bool:
+        """Whether the worst case is an upper bound (decision rules) rather than exact."""
+        return self.parsed.conservative
+
+    def __repr__(self) -> str:
+        size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
+        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size})"
+
+    def _formulate(self, probe: bool) -> tuple[cp.Expression, list[cp.Constraint], Probe | None]:
+        """c₀(x) + sup E[…] and what comes with it; the constraints of the decision are not included."""
+        parsed, ambiguity = self.parsed, self.ambiguity
+        stack, support = parsed.stack, ambiguity.y.support
+        blocks = block_rows(parsed, [*ambiguity.links(), *support.links(ambiguity.y.dim)])
+        rows = blocks.rows(parsed, stack)
+        constraints = list(parsed.constraints)
+        fixed = parsed.deterministic + blocks.remainder(parsed, stack)
+        lifts = None
+        if parsed.recourses:
+            rule = decision_rules(parsed.recourses, ambiguity, stack)
+            rows, fixed, lifts = rule.added_to(rows), fixed + rule.offset, rule.lifts or None
+            constraints += rule.constraints
+        if len(parsed.forbidden):
+            never = _forbidden_rows(parsed, stack)
+            bound, more = supremum(never, support, [])
+            constraints += [*more, never.offset + bound <= 0]
+        worst = worst_case(rows, ambiguity, lifts, probe)
+        return fixed + worst.value, [*constraints, *worst.constraints], worst.probe
+
+    def features(self, theta: Theta, nominal: Nominal | None = None) -> tuple[Tensor, Tensor]:
+        """θ checked and flat, and the features that the compiled programs take."""
+        flat = self.ambiguity.flat(theta)
+        if nominal is not None and not self.ambiguity.needs_nominal:
+            nominal = None
+        return flat, self.ambiguity.feature_values(flat, nominal)
+
+    def solve(
+        self,
+        theta: Theta,
+        nominal: Nominal | None = None,
+        fixed: Tensor | None = None,
+        engine: Engine | None = None,
+    ) -> Solution:
+        """Solve the continuous problem for a batch of sets, with integer variables relaxed or fixed.
+
+        Args:
+            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            nominal: atoms and weights, where the set needs them.
+            fixed: values for the integer columns of ``program``.
+            engine: how to solve; the default engine with exact gradients unless given.
+        """
+        flat, features = self.features(theta, nominal)
+        engine = engine or self._engine
+        solution = replace(engine, on_failure="mask").solve(self.program, features, fixed)
+        solution = masked(solution, self.diagnose(solution, flat, nominal, fixed))
+        if engine.on_failure == "raise" and not bool(solution.ok.all()):
+            raise SolveError(solution.statuses)
+        return solution
+
+    def diagnose(
+        self, solution: Solution, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None = None
+    ) -> Tensor:
+        """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
+        status = self._empty_sets(solution, theta, nominal)
+        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
+        if items.numel():
+            status[items[self._decidable(items, fixed)]] = int(Status.UNBOUNDED)
+        return status
+
+    def _empty_sets(self, solution: Solution, theta: Tensor, nominal: Nominal | None) -> Tensor:
+        """Look at every item that is not cleanly optimal, or whose set is suspect."""
+        status = solution.status.clone()
+        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(theta.detach())
+        price = solution.primal.detach().abs().amax(1)
+        look |= (price > LARGE * (1.0 + solution.objective.detach().abs())) & solution.ok
+        if not bool(look.any()):
+            return status
+        items = look.nonzero()[:, 0]
+        mine = None if nominal is None else (nominal[0][items], nominal[1][items])
+        excess = self.ambiguity.emptiness(theta[items], mine).to(status.device)
+        empty, edge = excess > EMPTY, excess.abs() <= EMPTY
+        status[items[empty]] = int(Status.EMPTY_SET)
+        fine = status[items] == int(Status.OPTIMAL)
+        status[items[edge & fine]] = int(Status.INACCURATE)
+        return status
+
+    def _decidable(self, items: Tensor, fixed: Tensor | None) -> Tensor:
+        """Which infeasible items have a feasible decision, so that it is their worst case that is infinite."""
+        if fixed is None:
+            return torch.full_like(items, self._constraints_hold, dtype=torch.bool)
+        program = self._decision_program
+        order = integer_order(self.program, program, self.integer_variables)
+        solution = self._engine.solve(program, torch.zeros(len(items), 0, dtype=torch.float64), fixed[items][:, order])
+        return (solution.status != int(Status.INFEASIBLE)).to(items.device)
+
+    @cached_property
+    def _decision_program(self) -> ConeProgram:
+        """The constraints on the decision by themselves."""
+        # Every variable must occur for its integrality and bounds to be seen; a zero objective would drop it.
+        touch = [cp.Variable(v.shape) == v for v in self.variables]
+        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), [])
+
+    @cached_property
+    def _constraints_hold(self) -> bool:
+        """Whether some decision satisfies the constraints, checked once."""
+        solution = self._engine.solve(self._decision_program, torch.zeros(1, 0, dtype=torch.float64))
+        return int(solution.status[0]) != int(Status.INFEASIBLE)
+
+    def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
+        """The decision variables' parts of primal points ``(..., column)``."""
+        return {v: self.program.variable(primal, v) for v in self.variables}
+
+    def loss(self, x: Decision, y: Tensor) -> Tensor:
+        """The cost c(x, y) itself, differentiable.
+
+        Args:
+            x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
+            y: outcomes ``(batch, dim)``.
+
+        Returns:
+            ``(batch,)`` or ``(batch, candidate)``.
+        """
+        values = self._checked(x)
+        lead = max(v.dim() - len(k.shape) for k, v in values.items())
+        if y.dim() != 2 or y.shape[1] != self.ambiguity.y.dim:
+            raise ShapeError(f"Outcomes must have shape (batch, {self.ambiguity.y.dim}), not {tuple(y.shape)}.")
+        reference = next(iter(values.values()))
+        outcome = y.to(reference) if lead == 1 else y.to(reference).unsqueeze(1)
+        return self._loss({**values, self.ambiguity.y: outcome})
+
+    def worst_case_cost(self, x: Decision, theta: Theta, nominal: Nominal | None = None) -> Float[Tensor, "batch"]:
+        """f(x, θ) of given decisions, differentiable in both; infinite where the worst case is, NaN where U(θ) is empty."""
+        solution, flat, status = self._evaluate(x, theta, nominal)
+        value = solution.objective
+        infinite = (status == int(Status.UNBOUNDED)).to(value.device)
+        usable = (status <= int(Status.INACCURATE)).to(value.device)
+        value = torch.where(usable, value, torch.full_like(value, torch.nan))
+        value = torch.where(infinite, torch.full_like(value, torch.inf), value)
+        return value.to(torch.promote_types(flat.dtype, torch.float32))
+
+    def worst_case_distribution(
+        self, x: Decision, theta: Theta, nominal: Nominal | None = None
+    ) -> WorstCaseDistribution:
+        """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity."""
+        if self.conservative:
+            raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
+        _, probe = self._evaluation
+        with torch.enable_grad():
+            rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
+            batch = self.ambiguity.flat(theta).shape[0]
+            da = torch.zeros(batch, entries, dtype=torch.float64, requires_grad=True)
+            db = torch.zeros(batch, rows, dtype=torch.float64, requires_grad=True)
+            detached = {k: v.detach() for k, v in self._checked(x).items()}
+            solution, _, status = self._evaluate(detached, theta, nominal, (da, db))
+            usable = status <= int(Status.INACCURATE)
+            total = torch.where(usable, solution.objective, torch.zeros_like(solution.objective)).sum()
+            means, masses = torch.autograd.grad(total, (da, db))
+        nan = torch.full((), torch.nan, dtype=torch.float64)
+        masses = torch.where(usable[:, None], masses, nan)
+        weights = nominal[1].double() if self.ambiguity.needs_nominal and nominal else torch.ones(batch, 1)
+        slopes = solution.variable(probe.values).detach()
+        return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)
+
+    @cached_property
+    def _evaluation(self) -> tuple[ConeProgram, Probe]:
+        """The same reformulation with the decision fixed by equations and the rows open to perturbation."""
+        objective, constraints, probe = self._formulate(probe=True)
+        assert probe is not None
+        fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
+        ties = [v == p for v, p in zip(self.variables, fixed, strict=True)]
+        problem = cp.Problem(cp.Minimize(objective), [*constraints, *ties])
+        listed = [*self.ambiguity.features, *fixed, probe.slope, probe.offset]
+        return compile_program(problem, listed, free=self.variables), probe
+
+    def _evaluate(
+        self, x: Decision, theta: Theta, nominal: Nominal | None, probes: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Solution, Tensor, Tensor]:
+        """Solve the evaluation program: only an infinite worst case can make it infeasible."""
+        program, probe = self._evaluation
+        flat, features = self.features(theta, nominal)
+        values = self._checked(x)
+        batch = features.shape[0]
+        parts = [features]
+        for variable in self.variables:
+            value = values[variable]
+            if tuple(value.shape) != (batch, *variable.shape):
+                raise ShapeError(
+                    f"{variable.name()} must have shape {(batch, *variable.shape)}, one decision an item of theta, "
+                    f"not {tuple(value.shape)}."
+                )
+            parts.append(value.double().reshape(batch, -1).to(features.device))
+        layout = probe.rows.layout
+        da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
+        solution = self._careful.solve(program, torch.cat([*parts, da.to(features), db.to(features)], 1))
+        status = self._empty_sets(solution, flat, nominal)
+        status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
+        return solution, flat, status
+
+    def _checked(self, x: Decision) -> dict[cp.Variable, Tensor]:
+        """A decision with a tensor for every variable."""
+        if not isinstance(x, Mapping):
+            raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
+        missing = [v.name() for v in self.variables if v not in x]
+        if missing:
+            raise ShapeError(f"The decision has no values for {missing}.")
+        values = {
+            v: torch.as_tensor(np.asarray(x[v]) if not isinstance(x[v], Tensor) else x[v]) for v in self.variables
+        }
+        for v, value in values.items():
+            if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
+                raise ShapeError(
+                    f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), not {tuple(value.shape)}."
+                )
+        return values
+
+
+def masked(solution: Solution, status: Tensor) -> Solution:
+    """A solution with new statuses: items that are no longer ok become NaN without a gradient."""
+    gone = solution.ok & (status > int(Status.INACCURATE))
+    if not bool(gone.any()):
+        return replace(solution, status=status)
+
+    def mask(tensor: Tensor) -> Tensor:
+        return tensor.masked_fill(gone.reshape(-1, *[1] * (tensor.dim() - 1)), torch.nan)
+
+    arrays = {name: mask(getattr(solution, name)) for name in ("primal", "dual", "slack", "objective")}
+    return replace(solution, status=status, **arrays)
+
+
+def integer_order(source: ConeProgram, target: ConeProgram, variables: Sequence[cp.Variable]) -> list[int]:
+    """For every integer column of one program, its position among those of another, variable by variable."""
+
+    def named(program: ConeProgram) -> list[tuple[int, int]]:
+        slots = {slot.key: slot for slot in program.variables}
+        columns = {
+            slots[v.id].offset + k: (v.id, k) for v in variables if v.id in slots for k in range(slots[v.id].size)
+        }
+        return [columns[int(c)] for c in program.integers]
+
+    position = {name: k for k, name in enumerate(named(source))}
+    return [position[name] for name in named(target)]
+
+
+def _forbidden_rows(parsed: PiecewiseCost, stack: cp.Expression) -> Rows:
+    """Rows that must not be positive for any y of the support, each over all coordinates."""
+    count, dim = len(parsed.forbidden), parsed.y.dim
+    layout = Layout(np.repeat(np.arange(count), dim), np.tile(np.arange(dim), count), count)
+    slope = cp.vec(parsed.forbidden.slope(stack), order="C")
+    return Rows(slope, parsed.forbidden.offset(stack), layout, np.arange(count))

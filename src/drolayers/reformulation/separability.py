@@ -1,0 +1,181 @@
+"""Blocks of coordinates across which the worst case is a sum, and the rows of every block.
+
+Two coordinates are linked when they share a maximum of at least two pieces, a non-additive part of a moment, or a
+non-product part of the support. A block's rows are all combinations of the pieces of its maxima, so an n-item newsvendor
+has 2n rows where its moments are additive and 2ⁿ where they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from drolayers.ambiguity.base import Rows
+from drolayers.cost.parse import PiecewiseCost
+from drolayers.errors import ModelError
+from drolayers.support import Layout
+
+LIMIT = 4096
+"""The most rows that one block may have."""
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows of all blocks as a linear map of the pieces' coefficients.
+
+    Args:
+        layout: row and coordinate of every entry.
+        block: block of every row.
+        pick_slope: ``(entries, pieces·dim)``, picks and adds up the slopes of pieces.
+        pick_offset: ``(rows, pieces)``.
+        affine: pieces that are alone in their term: their offsets belong to no row.
+    """
+
+    layout: Layout
+    block: NDArray[np.int64]
+    pick_slope: sp.csr_array
+    pick_offset: sp.csr_array
+    affine: NDArray[np.int64]
+
+    def rows(self, cost: PiecewiseCost, stack: cp.Expression) -> Rows:
+        """The rows as expressions of the decision."""
+        pieces = cost.pieces
+        linear = sp.csr_array(self.pick_slope @ pieces.slope_linear)
+        constant = self.pick_slope @ pieces.slope_constant.ravel()
+        offset_linear = sp.csr_array(self.pick_offset @ pieces.offset_linear)
+        offset_constant = self.pick_offset @ pieces.offset_constant
+        return Rows(
+            _affine(linear, constant, stack),
+            _affine(offset_linear, offset_constant, stack),
+            self.layout,
+            self.block,
+            _sign(linear, constant, cost.variables),
+        )
+
+    def remainder(self, cost: PiecewiseCost, stack: cp.Expression) -> cp.Expression:
+        """The offsets of terms of one piece, which the worst case leaves alone."""
+        pieces = cost.pieces
+        linear = sp.csr_array(pieces.offset_linear[self.affine].sum(0).reshape(1, -1))
+        return cp.sum(_affine(linear, np.array([pieces.offset_constant[self.affine].sum()]), stack))
+
+
+def block_rows(cost: PiecewiseCost, links: Sequence[NDArray[np.int64]]) -> BlockRows:
+    """Split the coordinates into blocks and list the rows of each.
+
+    Args:
+        cost: the pieces.
+        links: groups of coordinates tied together by the ambiguity set and the support.
+
+    Raises:
+        ModelError: a block would have too many rows.
+    """
+    dim, term = cost.y.dim, cost.term
+    pieces_of = np.bincount(term, minlength=cost.terms)
+    affine = np.flatnonzero(pieces_of[term] == 1) if term.size else np.zeros(0, dtype=np.int64)
+    seen = _seen_by_term(cost)
+    multi = np.flatnonzero(pieces_of > 1)
+    label = _components(dim, [*[np.flatnonzero(seen[j]) for j in multi], *links])
+    block_of_term = {int(j): int(label[np.flatnonzero(seen[j])[0]]) for j in multi}
+    terms_of: dict[int, list[int]] = {}
+    for j, block in block_of_term.items():
+        terms_of.setdefault(block, []).append(j)
+
+    # Coordinates without a maximum have one row a block: together they are one block of one row.
+    quiet = np.flatnonzero(~np.isin(label, list(terms_of)))
+    members = {block: np.flatnonzero(label == block) for block in terms_of}
+    choices: list[NDArray[np.int64]] = []
+    blocks: list[NDArray[np.int64]] = []
+    pieces_by_term = {int(j): np.flatnonzero(term == j) for j in multi}
+    for block, terms in terms_of.items():
+        count = int(np.prod([pieces_of[j] for j in terms], dtype=float))
+        if count > LIMIT:
+            raise ModelError(
+                f"The worst case needs {count:,} combinations of pieces in one block of {members[block].size} coordinates "
+                f"(the limit is {LIMIT:,}), since the ambiguity set, the support or a maximum ties them together: use moments "
+                "that are additive (Norm(1), SquaredNorm), a Wasserstein ball of (norm 1, order 1) or (norm 2, order 2), or "
+                "fewer pieces."
+            )
+        grid = np.meshgrid(*[pieces_by_term[j] for j in terms], indexing="ij")
+        choices.append(np.stack([g.ravel() for g in grid], 1))
+        blocks.append(members[block])
+    return _assemble(cost, choices, blocks, quiet, affine)
+
+
+def _assemble(
+    cost: PiecewiseCost,
+    choices: list[NDArray[np.int64]],
+    blocks: list[NDArray[np.int64]],
+    quiet: NDArray[np.int64],
+    affine: NDArray[np.int64],
+) -> BlockRows:
+    """Lay out rows and entries, and the matrices that fill them."""
+    dim, pieces = cost.y.dim, len(cost.pieces)
+    if quiet.size:
+        choices, blocks = [*choices, np.zeros((1, 0), dtype=np.int64)], [*blocks, quiet]
+    counts = [len(choice) for choice in choices]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    row, coordinate, entry_piece, entry_index, offset_row, offset_piece = ([] for _ in range(6))
+    entries = 0
+    for k, (choice, members) in enumerate(zip(choices, blocks, strict=True)):
+        rows = starts[k] + np.arange(counts[k])
+        row.append(np.repeat(rows, members.size))
+        coordinate.append(np.tile(members, counts[k]))
+        index = entries + np.arange(counts[k] * members.size)
+        # Chosen pieces of the block's maxima, and every affine piece on the block's coordinates.
+        picked = np.concatenate([choice, np.tile(affine, (counts[k], 1))], 1)
+        flat = picked[:, None, :] * dim + members[None, :, None]
+        entry_index.append(np.repeat(index, picked.shape[1]))
+        entry_piece.append(flat.ravel())
+        offset_row.append(np.repeat(rows, choice.shape[1]))
+        offset_piece.append(choice.ravel())
+        entries += index.size
+    total = int(starts[-1])
+    where, what = np.concatenate(entry_index), np.concatenate(entry_piece)
+    rows_of, pieces_of = np.concatenate(offset_row), np.concatenate(offset_piece)
+    return BlockRows(
+        Layout(np.concatenate(row), np.concatenate(coordinate), total),
+        np.repeat(np.arange(len(counts)), counts),
+        sp.csr_array((np.ones(where.size), (where, what)), shape=(entries, pieces * dim)),
+        sp.csr_array((np.ones(rows_of.size), (rows_of, pieces_of)), shape=(total, pieces)),
+        affine,
+    )
+
+
+def _seen_by_term(cost: PiecewiseCost) -> NDArray[np.bool_]:
+    """Which coordinates each maximum sees."""
+    seen = np.zeros((cost.terms, cost.y.dim), dtype=bool)
+    np.logical_or.at(seen, cost.term, cost.pieces.coordinates())
+    return seen
+
+
+def _components(dim: int, groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The connected component of every coordinate."""
+    pairs = [(group[0], other) for group in groups if group.size for other in group[1:]]
+    heads, tails = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = sp.coo_array((np.ones(heads.size), (heads, tails)), shape=(dim, dim))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+
+
+def _affine(linear: sp.csr_array, constant: NDArray[np.float64], stack: cp.Expression) -> cp.Expression:
+    """``linear @ stack + constant``, a plain constant where the decision does not enter."""
+    return cp.Constant(constant) if linear.nnz == 0 else cp.Constant(linear) @ stack + constant
+
+
+def _sign(linear: sp.csr_array, constant: NDArray[np.float64], variables: Sequence[cp.Variable]) -> NDArray[np.float64]:
+    """The sign of every entry where the signs of the variables settle it."""
+    known = np.concatenate(
+        [np.full(v.size, 1.0 if v.is_nonneg() else -1.0 if v.is_nonpos() else np.nan) for v in variables]
+        or [np.zeros(0)]
+    )
+    effects = sp.coo_array(linear)
+    pull = np.sign(effects.data) * known[effects.col]
+    low, high = np.sign(constant), np.sign(constant)
+    np.minimum.at(low, effects.row, np.where(np.isnan(pull), -1.0, pull))
+    np.maximum.at(high, effects.row, np.where(np.isnan(pull), 1.0, pull))
+    return np.where(low >= 0, 1.0, np.where(high <= 0, -1.0, 0.0))

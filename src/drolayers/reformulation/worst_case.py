@@ -1,0 +1,138 @@
+"""The worst-case expectation as a minimum: the one formula from which every program of the library is made.
+
+    f(x, θ) = c₀(x) + min_{β ≥ 0}  price(θ)ᵀβ + Σ_n ω_n Σ_B max_k { b_k(x) + sup_{y ∈ Ξ} [ a_k(x)ᵀy - Σ_i β_i g_i(y) ] }
+
+for blocks B, pieces k of a block and scenarios n (the atoms of a Wasserstein ball; one for a moment set). The inner
+supremum is dualised by Fenchel's theorem,
+
+    sup_{y ∈ Ξ} { aᵀy - Σ β_i g_i(y) } = min { δ*(w₀) + Σ_i (β_i g_i)*(w_i) : w₀ + Σ_i w_i = a }.
+
+w₀ is eliminated (the support function is asked at what the others leave), and on all of space, where w₀ = 0, so is the share
+of every term that can take what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+
+from drolayers.ambiguity.base import AmbiguitySet, Rows
+from drolayers.ambiguity.outer import Constraints
+from drolayers.ambiguity.terms import Contribution, Term
+from drolayers.support import Reals, Support
+
+
+def supremum(rows: Rows, support: Support, terms: list[Term]) -> tuple[cp.Expression, Constraints]:
+    """An upper bound on sup_{y ∈ Ξ} {aᵀy - Σ_i β_i g_i(y)}, one a row, tight when minimised subject to the constraints."""
+    layout = rows.layout
+    owners = _owners(terms, layout.row.size) if isinstance(support, Reals) else []
+    found: list[Contribution] = [t.contribute(layout, None) for t in terms if t not in owners]
+    left = rows.slope
+    for contribution in found:
+        if contribution.share is not None:
+            left = left - contribution.share
+    sign = rows.sign if not found else None
+    ties: Constraints = []
+    if owners and found and left.parameters():
+        # What is left is multiplied by parameters once more: products of parameters are not DPP, so it is named.
+        named = cp.Variable(layout.row.size)
+        left, ties = named, [named == left]
+    found += [owner.contribute(layout, left, sign) for owner in owners]
+    value: cp.Expression = sum((c.value for c in found), start=cp.Constant(np.zeros(layout.rows)))
+    constraints = ties + [constraint for contribution in found for constraint in contribution.constraints]
+    taken = np.zeros(layout.row.size, dtype=bool)
+    for owner in owners:
+        taken[owner.owned] = True
+    if not owners:
+        rest, more = support.conjugate(left, layout)
+        return value + rest, constraints + more
+    if not taken.all():
+        constraints.append(left[np.flatnonzero(~taken)] == 0)
+    return value, constraints
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Rows of an evaluation whose slopes and offsets can be perturbed: f's derivatives are the worst distribution.
+
+    Args:
+        rows: the rows of all scenarios.
+        slope: perturbation of the slopes, ``(entries,)``.
+        offset: perturbation of the offsets, ``(rows,)``.
+        values: the slopes themselves, as a variable of the program.
+    """
+
+    rows: Rows
+    slope: cp.Parameter
+    offset: cp.Parameter
+    values: cp.Variable
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints."""
+
+    value: cp.Expression
+    constraints: Constraints
+    probe: Probe | None
+
+
+def worst_case(
+    rows: Rows, ambiguity: AmbiguitySet, lifts: Sequence[cp.Expression] | None = None, probe: bool = False
+) -> WorstCase:
+    """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}.
+
+    Args:
+        rows: the pieces of all blocks.
+        ambiguity: the set U(θ).
+        lifts: what decision rules take off the multipliers of the moments' components.
+        probe: whether slopes and offsets become variables that can be perturbed.
+    """
+    dual = ambiguity.dual(rows, lifts, share=not probe)
+    expanded, constraints = dual.rows, list(dual.constraints)
+    probed = None
+    if probe:
+        probed, ties = _probed(expanded)
+        expanded, constraints = probed.rows, [*constraints, *ties]
+    bound, more = supremum(expanded, ambiguity.y.support, dual.terms)
+    value = expanded.offset + bound
+    constraints += more
+    lone = expanded.lone
+    total = dual.price
+    if lone.any():
+        total = total + cp.sum(value if lone.all() else value[np.flatnonzero(lone)])
+    if not lone.all():
+        largest, constraint = _block_maxima(value, expanded, np.flatnonzero(~lone))
+        total, constraints = total + cp.sum(largest), [*constraints, constraint]
+    return WorstCase(total, constraints, probed)
+
+
+def _probed(rows: Rows) -> tuple[Probe, Constraints]:
+    """Slopes and offsets as variables, tied to what they were plus a perturbation."""
+    slope, offset = cp.Variable(rows.slope.shape[0], name="slope"), cp.Variable(rows.offset.shape[0], name="offset")
+    da, db = cp.Parameter(slope.shape, name="slope probe"), cp.Parameter(offset.shape, name="offset probe")
+    probed = Rows(slope, offset, rows.layout, rows.block)
+    return Probe(probed, da, db, slope), [slope == rows.slope + da, offset == rows.offset + db]
+
+
+def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tuple[cp.Variable, cp.Constraint]:
+    """One epigraph variable for every block of several rows."""
+    blocks, position = np.unique(rows.block[crowded], return_inverse=True)
+    largest = cp.Variable(blocks.size, name="s")
+    pick = sp.csr_array((np.ones(crowded.size), (np.arange(crowded.size), position)), shape=(crowded.size, blocks.size))
+    return largest, pick @ largest >= value[crowded]
+
+
+def _owners(terms: list[Term], entries: int) -> list[Term]:
+    """Terms that take what the others leave, no entry twice."""
+    free = np.ones(entries, dtype=bool)
+    owners = []
+    for term in terms:
+        if term.owned is not None and term.owned.size and free[term.owned].all():
+            free[term.owned] = False
+            owners.append(term)
+    return owners

@@ -1,0 +1,169 @@
+"""The distribution that attains the worst case, read off the derivatives of f.
+
+For a row k with slope a_k and offset b_k, p_k = ∂f/∂b_k is the mass on which the row is active and m_k = ∂f/∂a_k the mean
+of y there, times that mass. So y_k = m_k/p_k is an atom; where p_k vanishes but m_k does not, mass escapes to infinity and m_k
+is its direction (mass times distance). Blocks come with atoms of their own: the quantile coupling joins them without
+changing costs or moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.base import Mass, Rows
+
+MASS = 1e-7
+"""Mass from which a row certainly has an atom."""
+
+FAR = 1e3
+"""A row with less mass still has an atom if that lies within this multiple of the others' distance."""
+
+REACH = 1e-6
+"""Mass times distance, relative to the largest, below which there is no direction."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorstCaseDistribution:
+    """Atoms ``(batch, atom, dim)`` and probabilities ``(batch, atom)``; unpacks as that pair.
+
+    ``directions`` hold what escapes to infinity, as mass times distance, and ``escaping_cost`` what it contributes to
+    the worst-case cost. Items that could not be solved hold NaN probabilities. ``mass.origin`` tells from which nominal
+    atom the mass came.
+    """
+
+    mass: Mass
+    escaping_cost: Float[Tensor, "batch"]
+
+    @property
+    def atoms(self) -> Float[Tensor, "batch atom dim"]:
+        """Where the mass lies; atoms without mass fill up the batch."""
+        return self.mass.atoms
+
+    @property
+    def probabilities(self) -> Float[Tensor, "batch atom"]:
+        """How much lies there."""
+        return self.mass.probabilities
+
+    @property
+    def directions(self) -> Float[Tensor, "batch direction dim"]:
+        """Mass times distance of what escapes to infinity; zero rows fill up the batch."""
+        return self.mass.directions
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield self.atoms
+        yield self.probabilities
+
+
+def worst_distribution(
+    rows: Rows,
+    dim: int,
+    weights: Float[Tensor, "batch scenario"],
+    masses: Float[Tensor, "batch row"],
+    means: Float[Tensor, "batch entry"],
+    slopes: Float[Tensor, "batch entry"],
+) -> WorstCaseDistribution:
+    """Put atoms and directions together, item by item.
+
+    Args:
+        rows: the rows of all scenarios, scenario by scenario.
+        dim: number of coordinates.
+        weights: of the scenarios; a scenario's mass stays its own, and its rows were multiplied by its weight.
+        masses: ∂f/∂b, relative to the scenario's weight.
+        means: ∂f/∂a, likewise.
+        slopes: the slopes a themselves, multiplied by the weight.
+    """
+    arrays = [t.detach().cpu().numpy() for t in (weights, masses, means, slopes)]
+    items = [_item(rows, dim, *(a[i] for a in arrays)) for i in range(masses.shape[0])]
+
+    def padded(parts: list[NDArray[np.float64]]) -> Tensor:
+        longest = max((len(p) for p in parts), default=0)
+        filled = [np.concatenate([p, np.zeros((longest - len(p), *p.shape[1:]), dtype=p.dtype)]) for p in parts]
+        return torch.as_tensor(np.stack(filled)) if filled else torch.zeros(0, 0)
+
+    atoms, probabilities, origin, directions, sources = (padded([item[k] for item in items]) for k in range(5))
+    cost = torch.as_tensor(np.array([item[5] for item in items]))
+    mass = Mass(atoms, probabilities, origin.long(), directions, sources.long())
+    return WorstCaseDistribution(mass, cost)
+
+
+def _item(
+    rows: Rows,
+    dim: int,
+    weights: NDArray[np.float64],
+    masses: NDArray[np.float64],
+    means: NDArray[np.float64],
+    slopes: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], float]:
+    """Atoms, probabilities, origins, directions, their origins and their cost."""
+    layout = rows.layout
+    if not (np.isfinite(masses).all() and np.isfinite(means).all()):
+        nothing = np.zeros((1, dim)), np.full(1, np.nan), np.zeros(1, dtype=np.int64)
+        return *nothing, np.zeros((0, dim)), np.zeros(0, dtype=np.int64), np.nan
+    scenarios = weights.size
+    blocks_each = (int(rows.block.max()) + 1) // scenarios
+    entries_of = np.split(np.arange(layout.row.size), np.flatnonzero(np.diff(layout.row)) + 1)
+    largest = max(float(np.abs(means).max(initial=0.0)), 1e-300)
+    entry_mass = masses[layout.row]
+    solid = entry_mass > 1e-4 * masses.max(initial=0.0)
+    distance = FAR * float(np.abs(means[solid] / entry_mass[solid]).max(initial=0.0))
+    atoms, probabilities, origin, directions, sources = [], [], [], [], []
+    cost = 0.0
+    for scenario in range(scenarios):
+        parts: list[list[tuple[float, NDArray[np.int64], NDArray[np.float64]]]] = []
+        for block in range(blocks_each):
+            mine = np.flatnonzero(rows.block == scenario * blocks_each + block)
+            kept = []
+            for row in mine:
+                entries = entries_of[row]
+                where, mean = layout.coordinate[entries], means[entries]
+                reach = float(np.abs(mean).max(initial=0.0))
+                if masses[row] > MASS or reach < distance * masses[row]:
+                    kept.append((float(masses[row]), where, mean / masses[row]))
+                elif reach > REACH * largest:
+                    direction = np.zeros(dim)
+                    direction[where] = mean
+                    directions.append(direction * weights[scenario])
+                    sources.append(scenario)
+                    cost += float(slopes[entries] @ mean)
+            parts.append(kept)
+        for mass, point in _coupled(parts, float(weights[scenario]), dim):
+            atoms.append(point)
+            probabilities.append(mass)
+            origin.append(scenario)
+    return (
+        np.array(atoms).reshape(-1, dim),
+        np.array(probabilities),
+        np.array(origin, dtype=np.int64),
+        np.array(directions).reshape(-1, dim),
+        np.array(sources, dtype=np.int64),
+        cost,
+    )
+
+
+def _coupled(
+    parts: list[list[tuple[float, NDArray[np.int64], NDArray[np.float64]]]], total: float, dim: int
+) -> Iterator[tuple[float, NDArray[np.float64]]]:
+    """The quantile coupling: cut the total mass at every block's cumulative sums."""
+    if not parts or any(not part for part in parts):
+        return
+    ends = [np.cumsum([mass for mass, _, _ in part]) for part in parts]
+    ends = [end * (total / end[-1]) for end in ends]
+    cuts = np.unique(np.concatenate(ends))
+    previous = 0.0
+    for cut in cuts:
+        if cut - previous <= 0.0:
+            continue
+        point = np.zeros(dim)
+        middle = 0.5 * (previous + cut)
+        for part, end in zip(parts, ends, strict=True):
+            _, where, values = part[min(int(np.searchsorted(end, middle)), len(part) - 1)]
+            point[where] = values
+        yield float(cut - previous), point
+        previous = cut
