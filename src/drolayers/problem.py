@@ -75,7 +75,7 @@ class DecisionProblem:
         self._loss = TorchCost(cost)
         self._engine = make_engine()
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
-        self._careful = replace(self._engine, backend=replace(self._engine.backend, tolerance=1e-11))
+        self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-11))
 
     @property
     def conservative(self) -> bool:
@@ -208,7 +208,7 @@ class DecisionProblem:
         return self._loss({**values, self.ambiguity.y: outcome})
 
     def worst_case_cost(self, x: Decision, theta: Theta, nominal: Nominal | None = None) -> Float[Tensor, "batch"]:
-        """f(x, θ) of given decisions, differentiable in both; infinite where the worst case is, NaN where U(θ) is empty."""
+        """f(x, θ) of given decisions, differentiable in both; inf where the worst case is, NaN where U(θ) is empty."""
         solution, flat, status = self._evaluate(x, theta, nominal)
         value = solution.objective
         infinite = (status == int(Status.UNBOUNDED)).to(value.device)
@@ -288,7 +288,8 @@ class DecisionProblem:
         for v, value in values.items():
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
                 raise ShapeError(
-                    f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), not {tuple(value.shape)}."
+                    f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), "
+                    f"not {tuple(value.shape)}."
                 )
         return values
 
@@ -302,8 +303,14 @@ def masked(solution: Solution, status: Tensor) -> Solution:
     def mask(tensor: Tensor) -> Tensor:
         return tensor.masked_fill(gone.reshape(-1, *[1] * (tensor.dim() - 1)), torch.nan)
 
-    arrays = {name: mask(getattr(solution, name)) for name in ("primal", "dual", "slack", "objective")}
-    return replace(solution, status=status, **arrays)
+    return replace(
+        solution,
+        status=status,
+        primal=mask(solution.primal),
+        dual=mask(solution.dual),
+        slack=mask(solution.slack),
+        objective=mask(solution.objective),
+    )
 
 
 def integer_order(source: ConeProgram, target: ConeProgram, variables: Sequence[cp.Variable]) -> list[int]:

@@ -1,8 +1,8 @@
 """Where the uncertain vector can lie, each set with its support function δ*(w) = sup {wᵀy : y ∈ Ξ}.
 
 Support functions are asked for many vectors at once, laid out flat: ``w`` holds the entries of all of them one after
-another, ``row[e]`` says to which vector an entry belongs and ``coordinate[e]`` to which coordinate of ``y``. A vector may
-cover only the coordinates of one block, provided that the set is a product across blocks (``links``).
+another, ``row[e]`` says to which vector an entry belongs and ``coordinate[e]`` to which coordinate of ``y``. A vector
+may cover only the coordinates of one block, provided that the set is a product across blocks (``links``).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Box(Support):
     def __init__(self, lo: ArrayLike = -np.inf, hi: ArrayLike = np.inf) -> None:
         self.lo, self.hi = np.asarray(lo, dtype=float), np.asarray(hi, dtype=float)
         if np.isnan(self.lo).any() or np.isnan(self.hi).any() or np.any(self.lo > self.hi):
-            raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={lo}, hi={hi}.")
+            raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={self.lo}, hi={self.hi}.")
 
     def __repr__(self) -> str:
         return f"Box({self.lo.tolist()}, {self.hi.tolist()})"
@@ -205,7 +205,7 @@ class Polyhedron(Support):
         return [np.flatnonzero(row) for row in self.C]
 
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
-        """Linear programming duality, ``min dᵀλ : Cᵀλ = w, λ ≥ 0``, with the inequalities that touch the row's block."""
+        """``min dᵀλ : Cᵀλ = w, λ ≥ 0``, with the inequalities that touch the row's block."""
         C = sp.csc_array(self.C)
         touched = (
             sp.csr_array(

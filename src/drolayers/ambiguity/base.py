@@ -112,7 +112,7 @@ class AmbiguitySet(ABC):
         return []
 
     def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
-        """Terms over rows of their own multipliers ``(rows, component)``, one matrix for each of ``lifted_components``."""
+        """Terms over rows with multipliers of their own, one ``(rows, component)`` for each lifted moment."""
         return [], []
 
     @abstractmethod
@@ -125,7 +125,7 @@ class AmbiguitySet(ABC):
 
     @abstractmethod
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
-        """By how much the bounds must be relaxed, relatively, for the set to be non-empty; negative with room to spare."""
+        """By how much, relatively, the bounds must be relaxed for the set to be non-empty; negative: room to spare."""
 
     @abstractmethod
     def usage(

@@ -15,7 +15,7 @@ from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 
 if TYPE_CHECKING:
-    from drolayers.ambiguity.moments import Conic
+    from drolayers.ambiguity.conic_moment import Conic
 
 
 def epigraph_value(moment: Conic, y: Tensor, leaves: Mapping[str, Tensor]) -> Tensor:

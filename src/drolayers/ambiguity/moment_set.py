@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
-from drolayers.ambiguity.moments import Moment, Separate, grouped_squares
+from drolayers.ambiguity.elementary import Separate
+from drolayers.ambiguity.moment import Moment
+from drolayers.ambiguity.moments import grouped_squares
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
 from drolayers.conic import make_engine
@@ -174,7 +176,7 @@ class MomentSet(AmbiguitySet):
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
-        """By Jensen the set is non-empty if and only if some y ∈ Ξ has g(y) ≤ σ: min over y of max (g_i(y) - σ_i)/scale_i."""
+        """Min over y ∈ Ξ of max (g_i(y) - σ_i)/scale_i: by Jensen, a set that holds a distribution holds its mean."""
         theta = theta.detach().double().cpu()
         program, layout = self._emptiness_program
         sigma = torch.cat(self.sigmas(theta), 1)

@@ -1,8 +1,8 @@
 """Scalar convex functions φ of a vector u, from which every moment g(y) = φ(My - h) is made.
 
-Each knows its conjugate under a multiplier, sup_u {τᵀu - βφ(u)}, and its gauge, sup {τᵀu : φ(u) ≤ 1}. A function of degree
-p satisfies φ(ρu) = ρᵖφ(u); with ρ = σ^(1/p), β = β̃/ρ^(p-1) and t = ρt̃ the dual term σβ + (βφ)*(τ) becomes ρ(β̃ + t̃) with
-a conjugate in (τ, β̃, t̃) that is free of σ. Minimised over β̃ it is ρ·gauge(τ).
+Each knows its conjugate under a multiplier, sup_u {τᵀu - βφ(u)}, and its gauge, sup {τᵀu : φ(u) ≤ 1}. A function of
+degree p satisfies φ(ρu) = ρᵖφ(u); with ρ = σ^(1/p), β = b/ρ^(p-1) and (βφ)*(τ) = ρt the dual term σβ + (βφ)*(τ) becomes
+ρ(b + t), with a conjugate in (τ, b, t) that is free of σ. Minimised over b it is ρ·gauge(τ).
 
 Vectors come flat and in parts: ``part[k]`` says to which vector component k belongs.
 """

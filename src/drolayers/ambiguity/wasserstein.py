@@ -32,8 +32,8 @@ class Wasserstein(AmbiguitySet):
     """All distributions on the support within ``radius`` of a nominal distribution, in Wasserstein distance.
 
     The nominal atoms and weights travel beside θ: ``layer(theta, nominal(z))``. In the dual, atom n is a scenario of
-    weight ω_n with the penalty ‖y - y_n‖ or ‖y - y_n‖², and a scenario's rows are multiplied by ω_n, so that a zero weight
-    leaves nothing undetermined.
+    weight ω_n with the penalty ‖y - y_n‖ or ‖y - y_n‖², and a scenario's rows are multiplied by ω_n, so that a zero
+    weight leaves nothing undetermined.
 
     Args:
         y: the uncertain vector.

@@ -237,7 +237,8 @@ def _bound_rows(
         for bound, end in ((canonical.lower_bounds, -np.inf), (canonical.upper_bounds, np.inf))  # type: ignore[attr-defined]
     )
     starts = {v.id: canonical.var_id_to_col[v.id] for v in free if v.id in canonical.var_id_to_col}  # type: ignore[attr-defined]
-    dropped = np.concatenate([np.zeros(0, dtype=np.int64), *(starts[v.id] + np.arange(v.size) for v in free if v.id in starts)])
+    ranges = [starts[v.id] + np.arange(v.size) for v in free if v.id in starts]
+    dropped = np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
     lower[dropped], upper[dropped] = -np.inf, np.inf
     boolean = np.setdiff1d(np.array([i[0] for i in x.boolean_idx], dtype=np.int64), dropped)
     integer = np.setdiff1d(np.array([i[0] for i in x.integer_idx], dtype=np.int64), dropped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,10 @@ class Diffcp:
         return Raw(
             raw.x, raw.z, raw.s, raw.verdict, raw.iterations, _pullback(program, values, raw, solved, self.tolerance)
         )
+
+    def with_tolerance(self, tolerance: float) -> Diffcp:
+        """The same back end, asked for another accuracy."""
+        return replace(self, tolerance=tolerance)
 
 
 def _pullback(program: ConeProgram, values: Values, raw: Raw, solved: Tensor, tolerance: float) -> Pullback:

@@ -114,6 +114,9 @@ class Backend(Protocol):
     ) -> Raw:
         """Solve finite data of at least one item; with a gradient rule, return a pullback as well."""
 
+    def with_tolerance(self, tolerance: float) -> Backend:
+        """The same back end, asked for another accuracy."""
+
 
 class Rescue(Protocol):
     """A second route for items that the first left unfinished."""

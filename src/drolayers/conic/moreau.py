@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -110,7 +110,7 @@ class Moreau:
         P, A = ((M[0].detach().to(target) if shared else padded(M)).contiguous() for M in (values.P, values.A))
         q, b = padded(values.q).contiguous(), padded(values.b).contiguous()
         # Whether matrices are shared belongs to the key: one solver object refuses to alternate.
-        key = (size, target.type, gradient, shared)
+        key = (size, target.type, gradient, shared, self.tolerance, self.max_iter)
         solver, lock = self._pool.get(program, key, lambda: self._build(program, size, target.type, gradient))
         warm = None if warm_start is None else _warm(warm_start, padded)
         data = tuple(t.requires_grad_(gradient is not None) for t in (P, A, q, b))
@@ -128,6 +128,10 @@ class Moreau:
             verdict[codes == code] = int(status)
         pullback = None if gradient is None else _pullback(solver, x, data, lock, items, shared)
         return Raw(cut(x), cut(z), cut(s), verdict.to(device), iterations[:items].to(device), pullback)
+
+    def with_tolerance(self, tolerance: float) -> Moreau:
+        """The same back end, asked for another accuracy."""
+        return replace(self, tolerance=tolerance)
 
     def _build(self, program: ConeProgram, size: int, device: str, gradient: Exact | Smoothed | None) -> Any:
         """A solver object of fixed structure and batch size."""

@@ -1,7 +1,7 @@
 """Two-stage costs bounded by recourse that is affine in ``y`` and in lifted moments.
 
-For ``min {qᵀγ : Wγ = rhs(x, y), γ ≥ 0}`` take γ = γ₀ + Γ_y y + Γ_u u, where u_c ≥ g_c(y) lifts every additive component of
-every moment. The equations must hold for every (y, u), so Wγ₀ and WΓ_y match rhs and WΓ_u = 0; and γ_l ≥ 0 for every y is
+For ``min {qᵀγ : Wγ = rhs(x, y), γ ≥ 0}`` take γ = γ₀ + Γ_y y + Γ_u u, where u_c ≥ g_c(y) lifts every additive component
+of every moment. The equations must hold for every (y, u), so Wγ₀ and WΓ_y match rhs and WΓ_u = 0; and γ_l ≥ 0 says
 
     0 ≥ -γ₀_l + sup_{y ∈ Ξ} { -Γ_y,l y - Σ_c Γ_u,lc g_c(y) },     Γ_u ≥ 0,
 

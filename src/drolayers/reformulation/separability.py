@@ -1,8 +1,8 @@
 """Blocks of coordinates across which the worst case is a sum, and the rows of every block.
 
 Two coordinates are linked when they share a maximum of at least two pieces, a non-additive part of a moment, or a
-non-product part of the support. A block's rows are all combinations of the pieces of its maxima, so an n-item newsvendor
-has 2n rows where its moments are additive and 2ⁿ where they are not.
+non-product part of the support. A block's rows are all combinations of the pieces of its maxima, so an n-item
+newsvendor has 2n rows where its moments are additive and 2ⁿ where they are not.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def block_rows(cost: PiecewiseCost, links: Sequence[NDArray[np.int64]]) -> Block
         count = int(np.prod([pieces_of[j] for j in terms], dtype=float))
         if count > LIMIT:
             raise ModelError(
-                f"The worst case needs {count:,} combinations of pieces in one block of {members[block].size} coordinates "
-                f"(the limit is {LIMIT:,}), since the ambiguity set, the support or a maximum ties them together: use moments "
-                "that are additive (Norm(1), SquaredNorm), a Wasserstein ball of (norm 1, order 1) or (norm 2, order 2), or "
-                "fewer pieces."
+                f"The worst case needs {count:,} combinations of pieces in one block of {members[block].size} "
+                f"coordinates (the limit is {LIMIT:,}), since the ambiguity set, the support or a maximum ties them "
+                "together: use additive moments (Norm(1), SquaredNorm), a Wasserstein ball of (norm 1, order 1) or "
+                "(norm 2, order 2), or fewer pieces."
             )
         grid = np.meshgrid(*[pieces_by_term[j] for j in terms], indexing="ij")
         choices.append(np.stack([g.ravel() for g in grid], 1))

@@ -7,8 +7,8 @@ supremum is dualised by Fenchel's theorem,
 
     sup_{y ∈ Ξ} { aᵀy - Σ β_i g_i(y) } = min { δ*(w₀) + Σ_i (β_i g_i)*(w_i) : w₀ + Σ_i w_i = a }.
 
-w₀ is eliminated (the support function is asked at what the others leave), and on all of space, where w₀ = 0, so is the share
-of every term that can take what is left.
+w₀ is eliminated (the support function is asked at what the others leave), and on all of space, where w₀ = 0, so is the
+share of every term that can take what is left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from drolayers.support import Reals, Support
 
 
 def supremum(rows: Rows, support: Support, terms: list[Term]) -> tuple[cp.Expression, Constraints]:
-    """An upper bound on sup_{y ∈ Ξ} {aᵀy - Σ_i β_i g_i(y)}, one a row, tight when minimised subject to the constraints."""
+    """An upper bound on sup_{y ∈ Ξ} {aᵀy - Σ_i β_i g_i(y)}, one a row, tight when minimised."""
     layout = rows.layout
     owners = _owners(terms, layout.row.size) if isinstance(support, Reals) else []
     found: list[Contribution] = [t.contribute(layout, None) for t in terms if t not in owners]

@@ -1,15 +1,16 @@
 """The distribution that attains the worst case, read off the derivatives of f.
 
-For a row k with slope a_k and offset b_k, p_k = ∂f/∂b_k is the mass on which the row is active and m_k = ∂f/∂a_k the mean
-of y there, times that mass. So y_k = m_k/p_k is an atom; where p_k vanishes but m_k does not, mass escapes to infinity and m_k
-is its direction (mass times distance). Blocks come with atoms of their own: the quantile coupling joins them without
-changing costs or moments.
+For a row k with slope a_k and offset b_k, p_k = ∂f/∂b_k is the mass on which the row is active and m_k = ∂f/∂a_k the
+mean of y there, times that mass. So y_k = m_k/p_k is an atom; where p_k vanishes but m_k does not, mass escapes to
+infinity and m_k is its direction (mass times distance). Blocks come with atoms of their own: the quantile coupling joins
+them without changing costs or moments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ def worst_distribution(
     arrays = [t.detach().cpu().numpy() for t in (weights, masses, means, slopes)]
     items = [_item(rows, dim, *(a[i] for a in arrays)) for i in range(masses.shape[0])]
 
-    def padded(parts: list[NDArray[np.float64]]) -> Tensor:
+    def padded(parts: list[Any]) -> Tensor:
         longest = max((len(p) for p in parts), default=0)
         filled = [np.concatenate([p, np.zeros((longest - len(p), *p.shape[1:]), dtype=p.dtype)]) for p in parts]
         return torch.as_tensor(np.stack(filled)) if filled else torch.zeros(0, 0)

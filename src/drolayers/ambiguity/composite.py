@@ -1,0 +1,236 @@
+"""Sums, nonnegative multiples and maxima of moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import cvxpy as cp
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.moment import Leaves, Moment
+from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.errors import ModelError
+from drolayers.support import Layout
+
+
+@dataclass(frozen=True, eq=False)
+class _Composite(Moment):
+    """What sums and maxima share: members, whose parameters carry their position as a prefix."""
+
+    members: tuple[Moment, ...]
+    sigma: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        for member in self.members:
+            if member.bounds != 1:
+                raise ModelError("Grouped squares have several bounds and cannot be part of a sum or maximum.")
+            if member.sigma is not None:
+                raise ModelError(
+                    "In a sum or maximum of moments only the whole has a bound: leave out the members' sigma."
+                )
+
+    @property
+    def degree(self) -> float:
+        """The members' common degree, or one, unscaled, where they differ."""
+        degrees = {member.degree for member in self.members}
+        return degrees.pop() if len(degrees) == 1 else 1.0
+
+    @property
+    def signed(self) -> bool:
+        """When a member is."""
+        return any(member.signed for member in self.members)
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Those of the members."""
+        return {f"{j}.{n}": s for j, member in enumerate(self.members) for n, s in member.shapes(dim).items()}
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """Those of the members."""
+        return {f"{j}.{n}": v for j, member in enumerate(self.members) for n, v in member.constants(dim).items()}
+
+    def leaves_of(self, position: int, leaves: Leaves) -> dict[str, Any]:
+        """A member's own parameters."""
+        prefix = f"{position}."
+        return {name[len(prefix) :]: value for name, value in leaves.items() if name.startswith(prefix)}
+
+    def values(self, y: Tensor, leaves: Leaves, recession: bool = False) -> Tensor:
+        """The members' values, stacked last."""
+        kind = "recession" if recession else "value"
+        found = [getattr(m, kind)(y, self.leaves_of(j, leaves))[..., 0] for j, m in enumerate(self.members)]
+        return torch.stack(torch.broadcast_tensors(*found), -1)
+
+    def expressions(self, y: cp.Expression, leaves: Leaves) -> tuple[list[cp.Expression], Constraints]:
+        """The members' expressions."""
+        found = [m.expression(y, self.leaves_of(j, leaves)) for j, m in enumerate(self.members)]
+        return [expression for expression, _ in found], [c for _, constraints in found for c in constraints]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sum(_Composite):
+    """g₁ + g₂: the members share one multiplier."""
+
+    def links(self, dim: int) -> list[Labels]:
+        """Those of the members."""
+        return [link for member in self.members for link in member.links(dim)]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """Those of the members."""
+        found = [
+            m.terms(layout, self.leaves_of(j, leaves), multiplier, _shared(self, rho))
+            for j, m in enumerate(self.members)
+        ]
+        return [term for terms, _ in found for term in terms], [c for _, constraints in found for c in constraints]
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """The sum."""
+        return self.values(y, leaves).sum(-1, keepdim=True)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """The sum."""
+        return self.values(y, leaves, recession=True).sum(-1, keepdim=True)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """The sum."""
+        found, constraints = self.expressions(y, leaves)
+        return sum(found[1:], found[0]), constraints
+
+    def __add__(self, other: Moment) -> Moment:
+        return Sum((*self.members, other))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Maximum(_Composite):
+    """max(g₁, g₂): the multiplier is shared out between the members, row by row."""
+
+    def links(self, dim: int) -> list[Labels]:
+        """All coordinates."""
+        return [np.arange(dim)]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """Σ_l π_l = β with π ≥ 0, since a maximum is the largest convex combination."""
+        assert multiplier is not None
+        rows, zeros = np.arange(layout.rows), np.zeros(layout.rows, dtype=np.int64)
+        shares = [cp.Variable(layout.rows, nonneg=True) for _ in self.members]
+        constraints: Constraints = [sum(shares) == multiplier(rows, zeros, zeros)]
+        terms: list[Term] = []
+        for j, (member, share) in enumerate(zip(self.members, shares, strict=True)):
+
+            def own(row: Labels, bound: Labels, coordinate: Labels, share: cp.Variable = share) -> cp.Expression:
+                return share[row]
+
+            more, others = member.terms(layout, self.leaves_of(j, leaves), own, _shared(self, rho))
+            terms, constraints = terms + more, constraints + others
+        return terms, constraints
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """The largest."""
+        return self.values(y, leaves).amax(-1, keepdim=True)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """The largest."""
+        return self.values(y, leaves, recession=True).amax(-1, keepdim=True)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """The largest."""
+        found, constraints = self.expressions(y, leaves)
+        return cp.maximum(*found), constraints
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scaled(Moment):
+    """c·g for a constant c ≥ 0: the multiplier is scaled."""
+
+    member: Moment
+    factor: float
+    sigma: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.factor >= 0 and np.isfinite(self.factor)):
+            raise ModelError(f"A moment can only be multiplied by a nonnegative number, not by {self.factor}.")
+
+    @property
+    def degree(self) -> float:
+        """That of the member."""
+        return self.member.degree
+
+    @property
+    def bounds(self) -> int:
+        """Those of the member."""
+        return self.member.bounds
+
+    def components(self, dim: int) -> int:
+        """Those of the member."""
+        return self.member.components(dim)
+
+    @property
+    def signed(self) -> bool:
+        """As the member."""
+        return self.member.signed
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Those of the member."""
+        return self.member.shapes(dim)
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """Those of the member."""
+        return self.member.constants(dim)
+
+    def links(self, dim: int) -> list[Labels]:
+        """Those of the member."""
+        return self.member.links(dim)
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """(βcg)* = ((cβ)g)*."""
+        assert multiplier is not None
+
+        def scaled(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+            return self.factor * multiplier(row, bound, coordinate)
+
+        return self.member.terms(layout, leaves, scaled, rho, split)
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """Scaled."""
+        return self.factor * self.member.value(y, leaves)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """Scaled."""
+        return self.factor * self.member.recession(y, leaves)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """Scaled."""
+        found, constraints = self.member.expression(y, leaves)
+        return self.factor * found, constraints
+
+
+def _shared(composite: _Composite, rho: cp.Expression | None) -> cp.Expression | None:
+    """Members are scaled together only where their degrees agree."""
+    return rho if len({member.degree for member in composite.members}) == 1 else None

@@ -1,0 +1,113 @@
+"""Moments that are given by the second-order cones of their epigraph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.moment import Learn, Leaves, Moment, as_bound, rectangle
+from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.terms import ConicTerm, Multiplier, Term
+from drolayers.errors import ModelError
+from drolayers.support import Layout, in_cone
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Conic(Moment):
+    """A moment by the second-order cones of its epigraph (definition 4.1 of the paper, as it stands).
+
+    ``u ≥ g(y)`` if and only if some lifted ``v`` has ``A_j [y; u; v] - b_j`` in the second-order cone for every j. The
+    last entry of a cone bounds the norm of the others. ``A_j`` and ``b_j`` are arrays, or ``dro.Learn(shape)``.
+    """
+
+    A: tuple[NDArray[np.float64] | Learn, ...]
+    b: tuple[NDArray[np.float64] | Learn, ...]
+    lifted: int = 0
+    sigma: NDArray[np.float64] | None = None
+
+    def __init__(self, A: list[Any], b: list[Any], lifted: int = 0, sigma: ArrayLike | None = None) -> None:
+        def given(items: list[Any], ndim: int) -> tuple[Any, ...]:
+            return tuple(i if isinstance(i, Learn) else np.array(i, dtype=float, ndmin=ndim) for i in items)
+
+        object.__setattr__(self, "A", given(A, 2))
+        object.__setattr__(self, "b", given(b, 1))
+        object.__setattr__(self, "lifted", int(lifted))
+        object.__setattr__(self, "sigma", as_bound(sigma))
+        if len(self.A) != len(self.b) or any(M.shape[0] != v.shape[0] for M, v in zip(self.A, self.b, strict=False)):
+            raise ModelError("moments.Conic needs as many b_j as A_j, each with one entry a row.")
+
+    @property
+    def degree(self) -> float:
+        """Unknown, so that the bound is not scaled."""
+        return 1.0
+
+    @property
+    def signed(self) -> bool:
+        """Unknown, so that a negative bound is left to the emptiness check."""
+        return True
+
+    def parts(self, dim: int) -> dict[str, NDArray[np.float64] | Learn]:
+        """Every parameter by name."""
+        width = dim + 1 + self.lifted
+        for M in self.A:
+            if M.shape[1] != width:
+                raise ModelError(f"moments.Conic needs {dim} + 1 + {self.lifted} columns (y, u, v), not {M.shape[1]}.")
+        return {
+            f"{n}{j}": v
+            for j, pair in enumerate(zip(self.A, self.b, strict=True))
+            for n, v in zip("Ab", pair, strict=True)
+        }
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Those to be learnt."""
+        return {name: v.shape for name, v in self.parts(dim).items() if isinstance(v, Learn)}
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """Those given."""
+        return {name: v for name, v in self.parts(dim).items() if not isinstance(v, Learn)}
+
+    def links(self, dim: int) -> list[Labels]:
+        """All coordinates."""
+        return [np.arange(dim)]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """One part a row."""
+        rows, coordinates, entry = rectangle(layout, None)
+        zeros = np.zeros_like(rows)
+        assert multiplier is not None
+        matrices, vectors = ([leaves[f"{n}{j}"] for j in range(len(self.A))] for n in "Ab")
+        return [ConicTerm(rows, entry, coordinates.size, matrices, vectors, multiplier(rows, zeros, zeros))], []
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """The smallest u, by a small program a point; differentiable in the parameters by the envelope theorem."""
+        from drolayers.ambiguity.conic_value import epigraph_value
+
+        return epigraph_value(self, y, leaves)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """The epigraph with b_j = 0."""
+        zero = {name: leaves[name] * 0.0 if name.startswith("b") else leaves[name] for name in leaves}
+        return self.value(y, zero)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """Lifted variables u and v for every point."""
+        points = y.shape[0]
+        u = cp.Variable((points, 1))
+        parts = [y, u, cp.Variable((points, self.lifted))] if self.lifted else [y, u]
+        columns = cp.hstack(parts).T
+        return u, [
+            in_cone(leaves[f"A{j}"] @ columns - cp.vstack([leaves[f"b{j}"]] * points).T) for j in range(len(self.A))
+        ]

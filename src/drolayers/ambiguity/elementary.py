@@ -1,0 +1,286 @@
+"""Moments that are an outer function of an affine image of ``y``: coordinates, one direction, or a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.moment import Learn, Leaves, Moment, part_scale, rectangle
+from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer
+from drolayers.ambiguity.terms import MatrixTerm, Multiplier, Parts, RidgeTerm, SeparateTerm, Term
+from drolayers.errors import ModelError
+from drolayers.support import Layout
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Separate(Moment):
+    """φ(y_I - μ), with one bound for every label (``SquaredNorm``, ``Norm`` without a matrix, grouped squares)."""
+
+    outer: Outer
+    index: tuple[int, ...] | None = None
+    label: tuple[int, ...] | None = None
+    mu: NDArray[np.float64] | None = None
+    sigma: NDArray[np.float64] | None = None
+
+    @property
+    def degree(self) -> float:
+        """That of φ."""
+        return self.outer.degree
+
+    @property
+    def bounds(self) -> int:
+        """One a label."""
+        return 1 if self.label is None else max(self.label) + 1
+
+    def eliminable(self) -> bool:
+        """Always."""
+        return True
+
+    def components(self, dim: int) -> int:
+        """One a coordinate where φ is additive."""
+        return dim if self.outer.additive else 1
+
+    def coordinates(self, dim: int) -> Labels:
+        """The coordinates it sees."""
+        if self.index is None:
+            return np.arange(dim)
+        if any(not 0 <= i < dim for i in self.index):
+            raise ModelError(f"A moment's index {list(self.index)} leaves the {dim} coordinates of y.")
+        return np.array(self.index, dtype=np.int64)
+
+    def _labels(self, dim: int) -> Labels:
+        """The bound of every coordinate that it sees."""
+        count = self.coordinates(dim).size
+        return np.zeros(count, dtype=np.int64) if self.label is None else np.array(self.label, dtype=np.int64)
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """μ, unless given."""
+        return {} if self.mu is not None else {"mu": (self.coordinates(dim).size,)}
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """μ, when given."""
+        return {} if self.mu is None else {"mu": np.broadcast_to(self.mu, self.coordinates(dim).size)}
+
+    def links(self, dim: int) -> list[Labels]:
+        """None where φ is additive; else the coordinates of every label."""
+        if self.outer.additive:
+            return []
+        return [self.coordinates(dim)[self._labels(dim) == b] for b in range(self.bounds)]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """One part for every row and bound that meet."""
+        dim = max(int(layout.coordinate.max(initial=0)), max(self.index or (0,))) + 1
+        position = np.full(dim, -1)
+        coordinates = self.coordinates(dim)
+        position[coordinates] = np.arange(coordinates.size)
+        entry = np.flatnonzero(position[layout.coordinate] >= 0)
+        where = position[layout.coordinate[entry]]
+        bound = self._labels(dim)[where] if self.label is not None else np.zeros_like(where)
+        finest = layout.coordinate[entry] if split and self.outer.additive else np.zeros_like(where)
+        keys, part = np.unique(np.stack([layout.row[entry], bound, finest]), axis=1, return_inverse=True)
+        parts = Parts(*keys)
+        mu = leaves["mu"]
+        shift = mu if np.array_equal(where, np.arange(coordinates.size)) else mu[where]
+        term = SeparateTerm(
+            self.outer,
+            entry,
+            part.ravel(),
+            parts,
+            shift,
+            None if multiplier is None else multiplier(parts.row, parts.bound, parts.coordinate),
+            part_scale(self, rho, parts),
+        )
+        return [term], []
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """φ by label."""
+        dim = y.shape[-1]
+        return self.outer.value(y[..., self.coordinates(dim)] - leaves["mu"], self._labels(dim), self.bounds)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """That of φ."""
+        dim = y.shape[-1]
+        return self.outer.recession(y[..., self.coordinates(dim)], self._labels(dim), self.bounds)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """φ by label."""
+        dim, points = y.shape[1], y.shape[0]
+        mu = cp.vstack([leaves["mu"]] * points)
+        u = y[:, self.coordinates(dim)] - mu
+        return self.outer.expression(u, self._labels(dim), self.bounds), []
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ridge(Moment):
+    """φ(μᵀy - h) for one direction (``Linear``, ``Absolute``, ``AbsolutePower``, ``PositiveSquare``)."""
+
+    outer: Outer
+    mu: NDArray[np.float64] | None = None
+    h: float | None = None
+    sigma: NDArray[np.float64] | None = None
+
+    @property
+    def degree(self) -> float:
+        """That of φ."""
+        return self.outer.degree
+
+    @property
+    def signed(self) -> bool:
+        """Only where φ is linear."""
+        return isinstance(self.outer, Identity)
+
+    def eliminable(self) -> bool:
+        """Except for the linear φ, whose share of the slope is the multiplier itself."""
+        return not self.signed
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """μ and h, unless given."""
+        found: dict[str, tuple[int, ...]] = {} if self.mu is not None else {"mu": (dim,)}
+        return found if self.h is not None else {**found, "h": ()}
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """μ and h, when given."""
+        found: dict[str, NDArray[np.float64]] = {}
+        if self.mu is not None:
+            if self.mu.shape != (dim,):
+                raise ModelError(f"A moment's mu must have shape ({dim},), not {self.mu.shape}.")
+            found["mu"] = self.mu
+        return found if self.h is None else {**found, "h": np.asarray(self.h)}
+
+    def links(self, dim: int) -> list[Labels]:
+        """All coordinates of the direction, unless φ is linear."""
+        if isinstance(self.outer, Identity):
+            return []
+        return [np.arange(dim) if self.mu is None else np.flatnonzero(self.mu)]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """One part for every row that the direction touches."""
+        touched = np.ones(layout.row.size, dtype=bool) if self.mu is None else self.mu[layout.coordinate] != 0
+        entry = np.flatnonzero(touched)
+        rows, part = np.unique(layout.row[entry], return_inverse=True)
+        parts = Parts(rows, np.zeros_like(rows), np.zeros_like(rows))
+        term = RidgeTerm(
+            self.outer,
+            entry,
+            part.ravel(),
+            parts,
+            leaves["mu"][layout.coordinate[entry]],
+            0.0 if self.h == 0.0 else leaves["h"],
+            None if multiplier is None else multiplier(parts.row, parts.bound, parts.coordinate),
+            part_scale(self, rho, parts),
+        )
+        return [term], []
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """φ of the projection."""
+        u = (y * leaves["mu"]).sum(-1) - leaves["h"]
+        return self.outer.value(u[..., None], np.zeros(1, dtype=np.int64), 1)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """That of φ."""
+        return self.outer.recession((y * leaves["mu"]).sum(-1)[..., None], np.zeros(1, dtype=np.int64), 1)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """φ of the projection."""
+        u = cp.reshape(y @ leaves["mu"] - leaves["h"], (y.shape[0], 1), order="F")
+        return self.outer.expression(u, np.zeros(1, dtype=np.int64), 1), []
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Image(Moment):
+    """φ(Ay - μ) for a matrix A, fixed or learnt (``Norm`` with a matrix)."""
+
+    outer: Outer
+    A: NDArray[np.float64] | Learn
+    mu: NDArray[np.float64] | None = None
+    sigma: NDArray[np.float64] | None = None
+
+    @property
+    def degree(self) -> float:
+        """That of φ."""
+        return self.outer.degree
+
+    def eliminable(self) -> bool:
+        """Always."""
+        return True
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """A and μ, unless given."""
+        self._check(dim)
+        found: dict[str, tuple[int, ...]] = {"A": self.A.shape} if isinstance(self.A, Learn) else {}
+        return found if self.mu is not None else {**found, "mu": (self.A.shape[0],)}
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """A and μ, when given."""
+        self._check(dim)
+        found = {} if isinstance(self.A, Learn) else {"A": self.A}
+        return found if self.mu is None else {**found, "mu": np.broadcast_to(self.mu, self.A.shape[0])}
+
+    def _check(self, dim: int) -> None:
+        """One column a coordinate."""
+        if len(self.A.shape) != 2 or self.A.shape[1] != dim:
+            raise ModelError(f"Norm's matrix A must have {dim} columns, not shape {tuple(self.A.shape)}.")
+
+    def links(self, dim: int) -> list[Labels]:
+        """All coordinates that the matrix touches."""
+        return [np.arange(dim) if isinstance(self.A, Learn) else np.flatnonzero(np.abs(self.A).sum(0))]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """One part for every row of the block that the matrix touches."""
+        rows, coordinates, entry = rectangle(layout, None if isinstance(self.A, Learn) else np.abs(self.A).sum(0) > 0)
+        parts = Parts(rows, np.zeros_like(rows), np.zeros_like(rows))
+        term = MatrixTerm(
+            self.outer,
+            rows,
+            coordinates,
+            entry,
+            leaves["A"],
+            leaves["mu"],
+            None if multiplier is None else multiplier(parts.row, parts.bound, parts.coordinate),
+            part_scale(self, rho, parts),
+        )
+        return [term], []
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """φ of the image."""
+        u = (leaves["A"] @ y[..., None])[..., 0] - leaves["mu"]
+        return self.outer.value(u, np.zeros(u.shape[-1], dtype=np.int64), 1)
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """That of φ."""
+        u = (leaves["A"] @ y[..., None])[..., 0]
+        return self.outer.recession(u, np.zeros(u.shape[-1], dtype=np.int64), 1)
+
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """φ of the image."""
+        u = (leaves["A"] @ y.T).T - cp.vstack([leaves["mu"]] * y.shape[0])
+        return self.outer.expression(u, np.zeros(u.shape[1], dtype=np.int64), 1), []

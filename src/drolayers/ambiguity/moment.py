@@ -1,0 +1,139 @@
+"""What a moment function g(y, α) must know, each thing once.
+
+Its dual term (for the worst case), its value in torch (for pre-training and certificates), and its value as a convex
+CVXPY expression, in ``y`` for fixed parameters or in the parameters for fixed ``y`` (for emptiness and projection).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.terms import Multiplier, Parts, Term
+from drolayers.support import Layout
+
+Leaves = Mapping[str, Any]
+"""Parameters of a moment by name: CVXPY leaves, arrays or tensors, as the caller needs them."""
+
+
+@dataclass(frozen=True)
+class Learn:
+    """A matrix to be learnt, by its shape: ``Norm(2, A=dro.Learn(3, 5))``."""
+
+    shape: tuple[int, ...]
+
+    def __init__(self, *shape: int) -> None:
+        object.__setattr__(self, "shape", tuple(int(s) for s in shape))
+
+
+class Moment(ABC):
+    """A convex function of ``y`` whose expectation is bounded by ``sigma``."""
+
+    sigma: NDArray[np.float64] | None
+    """The bound, when it is given; learnt otherwise."""
+
+    @property
+    @abstractmethod
+    def degree(self) -> float:
+        """P when g(y) grows like the p-th power; the bound is scaled by its p-th root."""
+
+    @property
+    def bounds(self) -> int:
+        """Number of bounds: one, except for grouped squares."""
+        return 1
+
+    @property
+    def signed(self) -> bool:
+        """Whether the function can be negative, so that a negative bound makes sense."""
+        return False
+
+    @abstractmethod
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """The learnable parameters, apart from the bound, by name."""
+
+    @abstractmethod
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """The parameters whose values were given."""
+
+    @abstractmethod
+    def links(self, dim: int) -> list[Labels]:
+        """Groups of coordinates over which the function is not additive."""
+
+    @abstractmethod
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """The dual terms over some rows.
+
+        Args:
+            layout: the rows.
+            leaves: CVXPY expressions of all parameters.
+            multiplier: how to find the multiplier of a part; None where the best one is to be eliminated.
+            rho: the scale σ^(1/p), one a bound; None where the multiplier is not scaled.
+            split: whether an additive function gets a part of its own for every coordinate.
+        """
+
+    @abstractmethod
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """G at points ``(..., dim)`` with parameters ``(..., *shape)``: ``(..., bounds)``."""
+
+    @abstractmethod
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """Lim g(s y)/s as s grows: what mass that escapes along ``y`` uses up of the bound."""
+
+    @abstractmethod
+    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+        """G at the rows of ``y`` (points, dim): an upper bound (points, bounds) that is tight when minimised."""
+
+    def eliminable(self) -> bool:
+        """Whether the best multiplier is known in closed form when a single part sees it."""
+        return False
+
+    def components(self, dim: int) -> int:
+        """Number of additive components that a decision rule can respond to: one a coordinate, or the whole."""
+        return 1
+
+    def __add__(self, other: Moment) -> Moment:
+        from drolayers.ambiguity.composite import Sum
+
+        return Sum((self, other))
+
+    def __rmul__(self, factor: float) -> Moment:
+        from drolayers.ambiguity.composite import Scaled
+
+        return Scaled(self, float(factor))
+
+
+def rectangle(layout: Layout, touched: NDArray[np.bool_] | None) -> tuple[Labels, Labels, NDArray[np.int64]]:
+    """Rows, coordinates and entries of the block that a matrix touches; its rows all have the same coordinates."""
+    seen = np.ones(layout.row.size, dtype=bool) if touched is None else touched[layout.coordinate]
+    rows = np.unique(layout.row[seen])
+    inside = np.flatnonzero(np.isin(layout.row, rows))
+    order = inside[np.lexsort((layout.coordinate[inside], layout.row[inside]))]
+    entry = order.reshape(rows.size, -1)
+    return rows, layout.coordinate[entry[0]], entry
+
+
+def part_scale(moment: Moment, rho: cp.Expression | None, parts: Parts) -> cp.Expression | None:
+    """The scale of every part, where there is one."""
+    if rho is None:
+        return None
+    return rho[parts.bound] if moment.bounds > 1 or rho.size > 1 else cp.promote(rho[0], (parts.count,))
+
+
+def as_bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:
+    """A given bound as a vector."""
+    return None if sigma is None else np.atleast_1d(np.asarray(sigma, dtype=float))
