@@ -1,13 +1,13 @@
 """Solving many boxes of the integer columns of many programs: the one place where the search meets the engine.
 
-Every solved box also yields an *affine bound*, valid for every integer point of that program. With dual z, of which the
-rows that bound integer columns are dropped, weak duality reads for all feasible y
+Every solved box also yields *affine bounds*, valid for every integer point of that program. With its primal solution x̄
+and dual z, of which the rows that bound integer columns are dropped, weak duality reads for all feasible y
 
     f(y) ≥ constant - ½x̄ᵀPx̄ - bᵀz + (q + Px̄ + Aᵀz)ᵀy.
 
 The coefficients of continuous columns vanish at a dual solution; what the solver leaves of them is charged to the
-constant with twice the size of x̄. So the bound is ``intercept + slopeᵀ(integer point)``; over a box it is the parent's
-Lagrangian bound corrected by reduced costs, and it costs no solve.
+constant with a multiple of x̄. What remains is ``constant + qᵀp + Σ_C (share_C + weight_Cᵀp)``, a sum over components;
+over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.conic.residuals import products
+from drolayers.conic.residuals import products, row_index
+from drolayers.integer.components import Components
 from drolayers.status import Status
 
 Array = np.ndarray
@@ -35,8 +36,8 @@ class Solved:
     mass: Array
     primal: Array
     dual: Array
-    intercept: Array
-    slope: Array
+    share: Array
+    weight: Array
 
     def __getitem__(self, chosen: Array) -> Solved:
         return Solved(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
@@ -56,14 +57,18 @@ class Boxes:
         program: the structure.
         values: the numbers, one program an item.
         memory: bytes that one call of the engine may take, estimated from the size of the program.
+        components: those whose affine bounds are wanted; by default all.
     """
 
     engine: Engine
     program: ConeProgram
     values: Values
     memory: float = 1e9
+    components: Components | None = None
 
     def __post_init__(self) -> None:
+        if self.components is None:
+            object.__setattr__(self, "components", Components.of(self.program))
         object.__setattr__(self, "engine", replace(self.engine, on_failure="mask"))
         object.__setattr__(self, "values", self.values.detach())
 
@@ -95,25 +100,30 @@ class Boxes:
         solution = self.engine.solve_values(self.program, values)
         ok = solution.ok[:, None]
         x, z = (torch.where(ok, t, torch.zeros_like(t)) for t in (solution.primal, solution.dual))
-        intercept, slope = self._affine_bound(values, x, z)
+        share, weight = self._affine_bound(values, x, z)
         mass = (values.q * x).abs().sum(1)
         objective = torch.where(ok[:, 0], solution.objective, torch.zeros_like(solution.objective))
-        parts = (solution.status, objective, mass, x, z, intercept, slope)
+        parts = (solution.status, objective, mass, x, z, share, weight)
         return Solved(*(part[: item.size].cpu().numpy() for part in parts))
 
     def _affine_bound(self, values: Values, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Intercept and slope of the bound that stands at the top of this file."""
-        program, device = self.program, x.device
-        rows = torch.cat([program.lower_rows, program.upper_rows]).to(device)
-        columns = program.integers.to(device)
-        z = z.index_fill(1, rows, 0.0)
+        """Share and weight of every component, by the formula at the top of this file."""
+        program, parts, device = self.program, self.components, x.device
+        assert parts is not None
         Px, _, Az = products(program, values, x, z)
-        reduced = values.q + Px + Az
-        slope = reduced[:, columns]
-        size = 2.0 * x.abs() + x.abs().amax(1, keepdim=True)
-        defect = (reduced.abs() * size).index_fill(1, columns, 0.0).sum(1)
-        intercept = values.constant - 0.5 * (Px * x).sum(1) - (values.b * z).sum(1) - defect
-        return intercept, slope
+        # The bounds of integer columns touch no continuous column.
+        defect = (values.q + Px + Az).abs() * (2.0 * x.abs() + x.abs().amax(1, keepdim=True))
+        inside, own = (torch.from_numpy(np.flatnonzero(part >= 0)).to(device) for part in (parts.row, parts.column))
+        of_row, of_column = (torch.from_numpy(part[part >= 0]).to(device) for part in (parts.row, parts.column))
+        share = x.new_zeros(x.shape[0], parts.count)
+        share = share.index_add(1, of_row, -(values.b * z)[:, inside]).index_add(1, of_column, -defect[:, own])
+        entry, pair = (torch.from_numpy(a).to(device) for a in (parts.entry, parts.entry_pair))
+        row = row_index(program.A_indptr).to(device)[entry]
+        weight = x.new_zeros(x.shape[0], parts.pair[0].size).index_add(1, pair, values.A[:, entry] * z[:, row])
+        if program.quadratic:
+            share[:, 0] -= 0.5 * (Px * x).sum(1)
+            weight += Px[:, program.integers.to(device)]
+        return share, weight
 
 
 def padded(size: int) -> int:

@@ -12,11 +12,13 @@ import time
 import numpy as np
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.integer.bounds import AffineBounds
+from drolayers.integer.bounds import Bounds
 from drolayers.integer.boxes import Boxes, Solved
+from drolayers.integer.components import Components
 from drolayers.integer.feasibility import Screen
 from drolayers.integer.oracle import Candidates, usable_items
 from drolayers.integer.pool import Pool
+from drolayers.integer.tables import Tables
 from drolayers.integer.tree import Nodes, exclude, halve
 from drolayers.status import Status
 
@@ -24,6 +26,9 @@ Array = np.ndarray
 
 INTEGRAL = 1e-5
 """Distance from an integer up to which a relaxation counts as integral; its point is solved for anyway."""
+
+_DIVISIONS = 20
+"""How often in a round boxes are divided at points that are known already."""
 
 
 class Search:
@@ -46,10 +51,16 @@ class Search:
         self.values, good = usable_items(values)
         self.program, self.good = program, good.cpu().numpy()
         batch = self.good.size
-        self.boxes = Boxes(engine, program, self.values, memory)
+        components = Components.of(program)
+        tables = Tables.of(program, self.values, components)
+        components = components.without(tables.component)
+        self.boxes = Boxes(engine, program, self.values, memory, components)
         self.screen = Screen.of(program, self.values)
         self.pool = Pool(program, batch, count)
-        self.bounds = AffineBounds(batch, program.integers.numel())
+        linear = self.values.q[:, program.integers.to(self.values.q.device)].cpu().numpy()
+        self.bounds = Bounds(components, tables, self.values.constant.cpu().numpy(), linear)
+        # Where tables hold all integers, bounds are trusted to say where to look, for so many solves of an item.
+        self.modelled, self.trust = not tables.free.size, 16 + 8 * count
         self.unbounded = np.zeros(batch, dtype=bool)
         self.explored = np.zeros(batch, dtype=np.int64)
         self.rounds = self.relaxations = 0
@@ -78,22 +89,47 @@ class Search:
         return np.where(self.unbounded, -np.inf, self.pool.threshold - self.pool.slack)
 
     def _select(self) -> Nodes:
-        """The best boxes of every item, tightened, and the points proposed; what cannot matter is dropped."""
+        """What to solve next: boxes and points of every item that is not finished."""
+        chosen = self._hopeful(self.proposed)
+        # A box that is divided at a point known already has nothing to solve: its item goes on to the next.
+        for _ in range(_DIVISIONS):
+            taken = self._take(np.setdiff1d(self.open.item, chosen.item))
+            if not len(taken):
+                break
+            single = taken.single
+            taken, boxes = taken[single], self._tightened(taken[~single])
+            exact = self.modelled & (self.bounds.count > 0) & (self.bounds.count <= self.trust)
+            chosen += taken + boxes[~exact[boxes.item]] + self._divide_at_minimiser(boxes[exact[boxes.item]])
+        return chosen
+
+    def _take(self, items: Array) -> Nodes:
+        """Remove the best boxes of some items from the tree; what cannot matter is dropped."""
         self.open = self._hopeful(self.open)
-        waiting = np.arange(len(self.open))
+        eligible = np.isin(self.open.item, items)
         if self.node_limit is not None:
-            waiting = waiting[(self.explored[self.open.item] < self.node_limit) | self.open.single]
-        nodes = self.open[waiting]
-        width = max(1, self.fill // max(1, np.unique(nodes.item).size))
-        take = nodes.rank(nodes.bound, nodes.size) < width
+            eligible &= (self.explored[self.open.item] < self.node_limit) | self.open.single
+        at = np.flatnonzero(eligible)
+        nodes = self.open[at]
+        share = max(1, self.fill // max(1, items.size))
+        missing = self.pool.count - self.pool.found
+        width = np.where(self.modelled & (self.bounds.count > 0), np.maximum(share, missing), share)
+        take = nodes.rank(nodes.bound, nodes.size) < width[nodes.item]
         # While an item has no point at all, its smallest box goes along: a dive.
-        diving = (self.pool.found == 0)[nodes.item]
-        take |= diving & (nodes.rank(nodes.size, nodes.bound) == 0)
-        chosen, proposed = waiting[take], self._hopeful(self.proposed)
-        nodes = self.open[chosen]
-        self.open = self.open[np.setdiff1d(np.arange(len(self.open)), chosen, assume_unique=True)]
+        take |= (self.pool.found == 0)[nodes.item] & (nodes.rank(nodes.size, nodes.bound) == 0)
+        rest = np.ones(len(self.open), dtype=bool)
+        rest[at[take]] = False
+        self.open = self.open[rest]
+        return nodes[take]
+
+    def _divide_at_minimiser(self, nodes: Nodes) -> Nodes:
+        """Where bounds are nearly exact, divide boxes at the points that they favour; those not known yet."""
         single = nodes.single
-        return nodes[single] + proposed + self._tightened(nodes[~single])
+        points, nodes = nodes[single], nodes[~single]
+        bound, point, regret = self.bounds.minimiser(nodes.item, nodes.lower, nodes.upper)
+        nodes = Nodes(nodes.item, nodes.lower, nodes.upper, np.maximum(nodes.bound, bound))
+        rest = exclude(nodes, point, np.argsort(-regret, 1, kind="stable"))
+        self.open += self._fresh(self._hopeful(self._bounded(rest)))
+        return points + self._fresh(Nodes(nodes.item, point, point, nodes.bound))
 
     def _tightened(self, nodes: Nodes) -> Nodes:
         """Boxes reduced by all that is known by now."""
@@ -106,31 +142,28 @@ class Search:
         single, ok = nodes.single, solved.ok
         self.rounds, self.relaxations = self.rounds + 1, self.relaxations + len(nodes)
         np.add.at(self.explored, nodes.item[~single], 1)
-        self.bounds.add(nodes.item[ok], solved.intercept[ok], solved.slope[ok])
+        self.bounds.add(nodes.item[ok], solved.share[ok], solved.weight[ok])
         neighbours = self._keep(nodes[single], solved[single])
         children, rounded = self._divide(nodes[~single], solved[~single])
-        bound = self.bounds.of(children.item, children.lower, children.upper)
-        children = Nodes(children.item, children.lower, children.upper, np.maximum(children.bound, bound))
-        self.open += self._fresh(self._hopeful(children))
+        self.open += self._fresh(self._hopeful(self._bounded(children)))
         self.proposed = self._promising(neighbours + rounded)
 
     def _keep(self, points: Nodes, solved: Solved) -> Nodes:
-        """Take solved points into the pool; the neighbours of those that entered, by their tangents the best ones."""
+        """Take solved points into the pool; the neighbours of those that entered."""
         self.unbounded[points.item[solved.status == int(Status.NO_MINIMUM)]] = True
         failed = solved.status == int(Status.FAILED)
         np.minimum.at(self.unsettled, points.item[failed], points.bound[failed])
-        entered = self.pool.offer(points.item, points.lower, solved)
-        item, point, solved = points.item[entered], points.lower[entered], solved[entered]
-        # f(p ± e) ≥ f(p) ± slope.
-        change = np.concatenate([-solved.slope, solved.slope], 1)
-        room = np.concatenate([point > self.lower[item], point < self.upper[item]], 1)
-        change = np.where(room, change, np.inf)
-        best = np.argsort(change, 1, kind="stable")[:, : 2 * self.pool.count]
-        owner, slot = np.nonzero(np.isfinite(np.take_along_axis(change, best, 1)))
-        step, integers = best[owner, slot], point.shape[1]
-        moved = point[owner].copy()
-        moved[np.arange(owner.size), step % max(1, integers)] += np.where(step < integers, -1, 1).astype(moved.dtype)
-        return Nodes(item[owner], moved, moved, np.full(owner.size, -np.inf))
+        entered = points[self.pool.offer(points.item, points.lower, solved)]
+        return self._neighbours(entered.item, entered.lower)
+
+    def _neighbours(self, item: Array, point: Array) -> Nodes:
+        """Points one step away."""
+        integers = point.shape[1]
+        step = np.concatenate([-np.eye(integers, dtype=point.dtype), np.eye(integers, dtype=point.dtype)])
+        moved = point[:, None, :] + step
+        inside = ((moved >= self.lower[item][:, None]) & (moved <= self.upper[item][:, None])).all(2)
+        owner, moved = item[np.nonzero(inside)[0]], moved[inside]
+        return Nodes(owner, moved, moved, np.full(owner.size, -np.inf))
 
     def _divide(self, nodes: Nodes, solved: Solved) -> tuple[Nodes, Nodes]:
         """Children of solved boxes, and their relaxations rounded."""
@@ -143,9 +176,7 @@ class Search:
         proposals = Nodes(blind.item, middle, middle, blind.bound)
 
         nodes, solved = nodes[ok], solved[ok]
-        low, high = nodes.lower.astype(float), nodes.upper.astype(float)
-        least = np.where(solved.slope > 0, solved.slope * low, solved.slope * high).sum(1)
-        nodes = Nodes(nodes.item, nodes.lower, nodes.upper, np.maximum(nodes.bound, solved.intercept + least))
+        nodes = self._bounded(nodes)
         hopeful = nodes.bound < self._target[nodes.item]
         nodes, solved = nodes[hopeful], solved[hopeful]
         x = np.clip(solved.primal[:, self.program.integers.numpy()], nodes.lower, nodes.upper)
@@ -158,8 +189,25 @@ class Search:
         children += halve(fractional, column, x[~integral][np.arange(len(fractional)), column])
         # The point of an integral box is a box of its own beside those that cover the rest.
         children += at[integral]
-        children += exclude(cut, point[integral], np.argsort(-np.abs(solved.slope[integral]), 1, kind="stable"))
+        children += exclude(cut, point[integral], self._costliest(cut.item, point[integral]))
         return children, proposals + at[~integral]
+
+    def _costliest(self, item: Array, point: Array) -> Array:
+        """For each point the order of the integers whose change costs most, as far as bounds know."""
+        count, integers = point.shape
+        cost = np.full((count, integers), np.inf)
+        for step in (-1, 1):
+            moved = np.repeat(point[:, None, :], integers, 1) + step * np.eye(integers, dtype=point.dtype)
+            flat = moved.reshape(-1, integers)
+            bound = self.bounds.of(item.repeat(integers), flat, flat).reshape(count, integers)
+            inside = (point + step >= self.lower[item]) & (point + step <= self.upper[item])
+            cost = np.minimum(cost, np.where(inside, bound, np.inf))
+        return np.argsort(-cost, 1, kind="stable")
+
+    def _bounded(self, nodes: Nodes) -> Nodes:
+        """Boxes with the best bound that is known by now."""
+        bound = self.bounds.of(nodes.item, nodes.lower, nodes.upper)
+        return Nodes(nodes.item, nodes.lower, nodes.upper, np.maximum(nodes.bound, bound))
 
     def _hopeful(self, nodes: Nodes) -> Nodes:
         """The boxes that may still hold one of the best points."""
@@ -178,8 +226,8 @@ class Search:
 
     def _promising(self, points: Nodes) -> Nodes:
         """The points worth a solve in the next round: as many as the pool has empty slots, and one more."""
-        bound = self.bounds.of(points.item, points.lower, points.upper)
-        points = self._hopeful(Nodes(points.item, points.lower, points.upper, bound))
+        points = self._hopeful(self._bounded(points))
+        points = points[~(self.modelled & (self.bounds.count <= self.trust))[points.item]]
         fits = self.screen.passes(points.item, points.lower)
         keys = zip(points.item.tolist(), points.lower, strict=True)
         fits &= np.array([(item, point.tobytes()) not in self.seen for item, point in keys], dtype=bool)

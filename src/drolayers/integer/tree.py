@@ -68,7 +68,7 @@ def exclude(nodes: Nodes, point: Array, order: Array) -> Nodes:
     columns come in the given ``order``: those whose change costs most should be first, since their children, with most
     columns free, are then pruned at once.
     """
-    count, integers = point.shape
+    integers = point.shape[1]
     position = np.empty_like(order)
     np.put_along_axis(position, order, np.broadcast_to(np.arange(integers), order.shape), 1)
     # One child for each node, column in question and side; of each, all columns.

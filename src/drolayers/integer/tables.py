@@ -1,0 +1,155 @@
+"""Components whose value at every state of their few integers is known in closed form.
+
+A component without continuous columns is a constraint on integers: zero or infinity. One with a single continuous
+column t of cost c ≥ 0 that only enlarges slacks is an epigraph, and worth c times the least t that satisfies its rows.
+Bounds may then use the value at each state instead of a tangent, which is stronger than any continuous relaxation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from drolayers.conic import ConeProgram, Values
+from drolayers.integer.components import Components
+
+Array = np.ndarray
+
+_TOLERANCE = 1e-7
+"""Violation of a row of integers, relative to its right-hand side, up to which it holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Values of components by state; tables share no integer, and are padded to one size.
+
+    Args:
+        component: which component each table describes.
+        column: integers of each table, padded with the number of integers.
+        state: their values in each state, zero where padded.
+        value: what the component is worth there, for every item; +inf in padded or infeasible states.
+        free: integers that stand in no table.
+    """
+
+    component: Array
+    column: Array
+    state: Array
+    value: Array
+    free: Array
+
+    @classmethod
+    def of(cls, program: ConeProgram, values: Values, components: Components, states: int = 64) -> Tables:
+        """Tables for as many integers as possible, of at most so many states each."""
+        A = values.A.cpu().numpy()
+        A = A[:1] if values.A.stride(0) == 0 else A
+        b, q = values.b.cpu().numpy(), values.q.cpu().numpy()
+        lower, upper = (end.numpy().astype(np.int64) for end in program.integer_bounds)
+        owner, integer = components.pair
+        width = np.bincount(components.column[components.column >= 0], minlength=components.count)
+        taken = np.zeros(lower.size, dtype=bool)
+        found: list[tuple[int, Array, Array, Array]] = []
+        # Larger tables first: they know more.
+        sizes = np.bincount(owner, minlength=components.count)
+        for component in np.argsort(-sizes, kind="stable"):
+            columns = integer[owner == component]
+            if not columns.size or width[component] > 1 or taken[columns].any():
+                continue
+            if np.prod((upper - lower + 1.0)[columns]) > states:
+                continue
+            axes = [np.arange(lower[j], upper[j] + 1) for j in columns]
+            grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, columns.size)
+            worth = _worth(program, components, int(component), A, b, q, columns, grid)
+            if worth is not None:
+                taken[columns] = True
+                found.append((int(component), columns, grid, worth))
+        return cls._padded(found, b.shape[0], lower.size, np.flatnonzero(~taken))
+
+    @classmethod
+    def _padded(cls, found: list[tuple[int, Array, Array, Array]], batch: int, integers: int, free: Array) -> Tables:
+        """Lists of different lengths as arrays."""
+        most = max((columns.size for _, columns, _, _ in found), default=0)
+        states = max((grid.shape[0] for _, _, grid, _ in found), default=0)
+        column = np.full((len(found), most), integers)
+        state = np.zeros((len(found), states, most))
+        value = np.full((batch, len(found), states), np.inf)
+        for at, (_, columns, grid, worth) in enumerate(found):
+            column[at, : columns.size] = columns
+            state[at, : grid.shape[0], : columns.size] = grid
+            value[:, at, : grid.shape[0]] = worth
+        return cls(np.array([f[0] for f in found], dtype=np.int64), column, state, value, free)
+
+    def __len__(self) -> int:
+        return self.component.size
+
+    def allowed(self, lower: Array, upper: Array) -> Array:
+        """Which states of each table lie in each box."""
+        low, high = (_with_zero(end)[:, self.column][:, :, None, :] for end in (lower, upper))
+        return np.logical_and.reduce((self.state >= low) & (self.state <= high), axis=3)
+
+    def costs(self, item: Array, slope: Array) -> Array:
+        """Value of every state with a linear price on its integers."""
+        return self.value[item] + np.einsum("nmj,msj->nms", _with_zero(slope)[:, self.column], self.state)
+
+    def write(self, point: Array, entry: Array) -> None:
+        """Write what belongs to tables, ``(row, table, place)``, into points."""
+        table, place = np.nonzero(self.column < point.shape[1])
+        point[:, self.column[table, place]] = entry[:, table, place]
+
+
+def _with_zero(columns: Array) -> Array:
+    """One column of zeros more, for padding to point at."""
+    return np.concatenate([columns, np.zeros((columns.shape[0], 1), dtype=columns.dtype)], 1)
+
+
+def _worth(
+    program: ConeProgram,
+    components: Components,
+    component: int,
+    A: Array,
+    b: Array,
+    q: Array,
+    columns: Array,
+    grid: Array,
+) -> Array | None:
+    """The value of a component at every state, or None where there is no closed form."""
+    cones, rows = program.cones, np.flatnonzero(components.row == component)
+    linear = cones.zero + cones.nonneg
+    if rows[-1] >= linear + sum(cones.soc) or program.quadratic:
+        return None
+    continuous = np.flatnonzero(components.column == component)
+    dense = np.zeros((A.shape[0], rows.size, columns.size))
+    lift = np.zeros((A.shape[0], rows.size))
+    place = np.full(program.columns, -1)
+    place[program.integers.numpy()[columns]] = np.arange(columns.size)
+    indptr, indices = program.A_indptr.numpy(), program.A_indices.numpy()
+    for position, (first, last) in enumerate(zip(indptr[rows], indptr[rows + 1], strict=True)):
+        entries = slice(first, last)
+        where = place[indices[entries]]
+        dense[:, position, where[where >= 0]] = A[:, entries][:, where >= 0]
+        lift[:, position] = A[:, entries][:, where < 0].sum(1)
+    # Slack of every row without the continuous column: (item, row, state).
+    slack = b[:, rows, None] - dense @ grid.T
+    heads = linear + np.cumsum((0, *cones.soc))
+    blocks = [(np.array([at]), int(row)) for at, row in enumerate(rows) if row < linear]
+    blocks += [
+        (np.flatnonzero((rows >= first) & (rows < last)), first)
+        for first, last in pairwise(heads.tolist())
+        if ((rows >= first) & (rows < last)).any()
+    ]
+    if not continuous.size:
+        worth = np.zeros((b.shape[0], grid.shape[0]))
+        for at, row in blocks:
+            short = np.linalg.norm(slack[:, at[1:]], axis=1) - slack[:, at[0]]
+            short = np.maximum(short, slack[:, at[0]]) if row < cones.zero else short
+            worth[short > _TOLERANCE * (1.0 + np.abs(b[:, rows[at[0]]][:, None]))] = np.inf
+        return worth
+    cost = q[:, continuous[0]]
+    least = np.full((b.shape[0], grid.shape[0]), -np.inf)
+    for at, row in blocks:
+        if row < cones.zero or not (lift[:, at[0]] < 0).all() or (lift[:, at[1:]] != 0).any():
+            return None
+        short = np.linalg.norm(slack[:, at[1:]], axis=1) - slack[:, at[0]]
+        least = np.maximum(least, short / -lift[:, at[0]][:, None])
+    return None if (cost < 0).any() else cost[:, None] * least
