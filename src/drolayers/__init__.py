@@ -15,19 +15,24 @@ if TYPE_CHECKING:
     from drolayers.cost.recourse import recourse
     from drolayers.cost.risk import cvar
     from drolayers.errors import DROError, MissingExtraError, ModelError, ShapeError, SolveError
+    from drolayers.layer import Decision, DROLayer
     from drolayers.problem import DecisionProblem
     from drolayers.status import Status
+    from drolayers.surrogate import RelativeTemperature
     from drolayers.uncertainty import Uncertain
 
 __version__ = "0.1.0"
 
 _HOME = {
     "DROError": "errors",
+    "DROLayer": "layer",
+    "Decision": "layer",
     "DecisionProblem": "problem",
     "Learn": "ambiguity.moments",
     "MissingExtraError": "errors",
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",
+    "RelativeTemperature": "surrogate",
     "ShapeError": "errors",
     "SolveError": "errors",
     "Status": "status",
@@ -40,11 +45,14 @@ _MODULES = {"moments": "ambiguity.moments", "support": "support"}
 
 __all__ = [
     "DROError",
+    "DROLayer",
+    "Decision",
     "DecisionProblem",
     "Learn",
     "MissingExtraError",
     "ModelError",
     "MomentSet",
+    "RelativeTemperature",
     "ShapeError",
     "SolveError",
     "Status",

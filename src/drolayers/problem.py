@@ -9,7 +9,7 @@ from functools import cached_property
 import cvxpy as cp
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows
@@ -18,6 +18,7 @@ from drolayers.conic.compile import compile_program
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.errors import ModelError, ShapeError, SolveError
+from drolayers.integer import Candidates, Oracle
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
@@ -73,6 +74,7 @@ class DecisionProblem:
         problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *constraints_all])
         self.program: ConeProgram = compile_program(problem, ambiguity.features)
         self._loss = TorchCost(cost)
+        self._integer_decision: bool | None = None
         self._engine = make_engine()
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-11))
@@ -81,6 +83,10 @@ class DecisionProblem:
     def conservative(self) -> bool:
         """Whether the worst case is an upper bound (decision rules) rather than exact."""
         return self.parsed.conservative
+
+    def __deepcopy__(self, memo: dict[int, object]) -> DecisionProblem:
+        # Compiled once and never changed; decisions are looked up by the very CVXPY variables of the model.
+        return self
 
     def __repr__(self) -> str:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
@@ -140,18 +146,30 @@ class DecisionProblem:
         self, solution: Solution, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None = None
     ) -> Tensor:
         """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
-        status = self._empty_sets(solution, theta, nominal)
+        status = self._empty_sets(solution.status, solution.primal, solution.objective, theta, nominal)
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
             status[items[self._decidable(items, fixed)]] = int(Status.UNBOUNDED)
         return status
 
-    def _empty_sets(self, solution: Solution, theta: Tensor, nominal: Nominal | None) -> Tensor:
+    def diagnose_integer(
+        self, found: Candidates, theta: Tensor, nominal: Nominal | None, oracle: Oracle
+    ) -> Int[Tensor, "batch"]:
+        """The same for the best integer points of a batch."""
+        status = self._empty_sets(found.status, found.primal[:, 0], found.objective[:, 0], theta, nominal)
+        infeasible = status == int(Status.INFEASIBLE)
+        if bool(infeasible.any()) and self._integers_exist(oracle):
+            status[infeasible] = int(Status.UNBOUNDED)
+        return status
+
+    def _empty_sets(
+        self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None
+    ) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
-        status = solution.status.clone()
+        status, ok = status.clone(), status <= int(Status.INACCURATE)
         look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(theta.detach())
-        price = solution.primal.detach().abs().amax(1)
-        look |= (price > LARGE * (1.0 + solution.objective.detach().abs())) & solution.ok
+        price = primal.detach().abs().amax(1)
+        look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
         if not bool(look.any()):
             return status
         items = look.nonzero()[:, 0]
@@ -178,6 +196,13 @@ class DecisionProblem:
         # Every variable must occur for its integrality and bounds to be seen; a zero objective would drop it.
         touch = [cp.Variable(v.shape) == v for v in self.variables]
         return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), [])
+
+    def _integers_exist(self, oracle: Oracle) -> bool:
+        """Whether some integer decision satisfies the constraints, checked once."""
+        if self._integer_decision is None:
+            found = oracle.top(self._decision_program, torch.zeros(1, 0, dtype=torch.float64), 1)
+            self._integer_decision = int(found.status[0]) != int(Status.INFEASIBLE)
+        return self._integer_decision
 
     @cached_property
     def _constraints_hold(self) -> bool:
@@ -271,7 +296,7 @@ class DecisionProblem:
         layout = probe.rows.layout
         da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
         solution = self._careful.solve(program, torch.cat([*parts, da.to(features), db.to(features)], 1))
-        status = self._empty_sets(solution, flat, nominal)
+        status = self._empty_sets(solution.status, solution.primal, solution.objective, flat, nominal)
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
         return solution, flat, status
 
