@@ -1,4 +1,4 @@
-"""The differentiable layer: from the parameters of an ambiguity set to the decision that is best against its worst case."""
+"""The differentiable layer: from the parameters of an ambiguity set to the decision that is best against it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import Nominal
-from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
+from drolayers.conic import ConeProgram, Engine, Exact, Smoothed, Solution, Values, make_engine
 from drolayers.conic.engine import Backend
+from drolayers.conic.solution import placeholders
 from drolayers.errors import ModelError, SolveError
-from drolayers.integer import Candidates, Enumeration, Oracle, make_oracle
-from drolayers.integer.enumeration import box_size
+from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.status import Status
 from drolayers.surrogate.energy import (
@@ -80,7 +80,8 @@ class Decision:
         values = loss(self.candidates)
         if tuple(values.shape) != tuple(self.probabilities.shape):
             raise ModelError(
-                f"The loss must return shape {tuple(self.probabilities.shape)} (batch, candidate), not {tuple(values.shape)}."
+                f"The loss must return shape {tuple(self.probabilities.shape)} (batch, candidate), "
+                f"not {tuple(values.shape)}."
             )
         weighted = torch.where(self.probabilities > 0, self.probabilities * values, torch.zeros_like(values))
         total = weighted.sum(1)
@@ -94,6 +95,84 @@ class Decision:
     def __repr__(self) -> str:
         count = Counter(str(s) for s in self.statuses)
         return f"Decision(batch={len(self.status)}, {', '.join(f'{k}: {v}' for k, v in count.items())})"
+
+
+@dataclass(frozen=True, eq=False)
+class _Slots:
+    """The points of the surrogate, solved: one slot a point, finite placeholders where a slot holds none.
+
+    ``best`` and ``value`` are the optimum, ``outcome`` what became of the item.
+    """
+
+    primal: Float[Tensor, "batch slot column"]
+    objective: Float[Tensor, "batch slot"]
+    valid: Bool[Tensor, "batch slot"]
+    best: Float[Tensor, "batch column"]
+    value: Float[Tensor, "batch"]
+    outcome: Int[Tensor, "batch"]
+
+    @classmethod
+    def all(cls, program: ConeProgram, values: Values, points: Float[Tensor, "slot integer"], engine: Engine) -> _Slots:
+        """Every feasible integer point: the same for all items."""
+        batch, slots = len(values), points.shape[0]
+        index = torch.arange(batch, device=values.q.device).repeat_interleave(slots)
+        at = points.to(values.q).repeat(batch, 1)
+        solution = engine.solve_values(program, program.within(values[index], at, at))
+        primal, objective = _usable(program, solution, at)
+        primal, objective = primal.reshape(batch, slots, -1), objective.reshape(batch, slots)
+        valid, status = solution.ok.reshape(batch, slots), solution.status.reshape(batch, slots)
+        first = objective.detach().masked_fill(~valid, torch.inf).argmin(1)
+        rows = torch.arange(batch, device=first.device)
+        # Solved somewhere: fine, or not proven where another point failed. Nowhere: the gravest of what was said.
+        grave = torch.where(status == int(Status.FAILED), status, status.amin(1, keepdim=True)).amax(1)
+        failed = (status == int(Status.FAILED)).any(1)
+        solved = torch.where(failed, int(Status.INACCURATE), int(Status.OPTIMAL))
+        outcome = torch.where(valid.any(1), solved, grave)
+        return cls(primal, objective, valid, primal[rows, first], objective[rows, first], outcome)
+
+    @classmethod
+    def around(cls, program: ConeProgram, values: Values, found: Candidates, draws: Draws, engine: Engine) -> _Slots:
+        """The draws of a proposal: the oracle's points keep their solutions, any other is solved once."""
+        batch, count = draws.valid.shape
+        known = found.valid & found.ok[:, None]
+        item, slot = known.nonzero(as_tuple=True)
+        adopted = engine.adopt(
+            program,
+            program.within(values[item], found.points[item, slot], found.points[item, slot]),
+            found.primal[item, slot],
+            found.dual[item, slot],
+        )
+        best = torch.zeros(found.valid.shape, dtype=torch.int64, device=item.device)
+        best[item, slot] = torch.arange(item.numel(), device=item.device)
+        same = (draws.points[:, :, None, :] == found.points[:, None, :, :]).all(-1) & known[:, None, :]
+        is_best = same.any(-1)
+        wanted = draws.valid & found.ok[:, None]
+        other = (wanted & ~is_best).nonzero(as_tuple=True)
+        rows = torch.cat([other[0][:, None].double(), draws.points[other]], 1)
+        distinct, position = torch.unique(rows, dim=0, return_inverse=True)
+        at = distinct[:, 1:]
+        solved = engine.solve_values(program, program.within(values[distinct[:, 0].long()], at, at))
+
+        # One table of solutions, the adopted first, and for every slot its line in it.
+        lines = torch.zeros(batch, count, dtype=torch.int64, device=item.device)
+        lines = torch.where(is_best, best.gather(1, same.int().argmax(-1)), lines)
+        lines[other] = item.numel() + position
+        parts = [_usable(program, adopted, found.points[item, slot]), _usable(program, solved, at)]
+        primal, objective = (torch.cat(pair) for pair in zip(*parts, strict=True))
+        ok = torch.cat([adopted.ok, solved.ok])
+        if not ok.numel():
+            primal, objective = values.q.new_zeros(1, program.columns), values.q.new_zeros(1)
+            ok = torch.zeros(1, dtype=torch.bool, device=item.device)
+        top = best[:, 0]
+        outcome = torch.where(found.ok & ~(ok[top] & known[:, 0]), int(Status.FAILED), found.status)
+        return cls(primal[lines], objective[lines], ok[lines] & wanted, primal[top], objective[top], outcome)
+
+
+def _usable(program: ConeProgram, solution: Solution, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Primal points and objectives with zeros where there is no solution, and integers exactly as fixed."""
+    primal, objective = placeholders(solution.primal, solution.ok), placeholders(solution.objective, solution.ok)
+    # Fixed columns are integral to the solver's accuracy only, and do not move with theta.
+    return primal.index_copy(1, program.integers.to(points.device), points.to(primal)), objective
 
 
 class DROLayer(nn.Module):
@@ -201,72 +280,39 @@ class DROLayer(nn.Module):
         problem, program = self.problem, self.problem.program
         flat, features = problem.features(theta, nominal)
         values = program.values(features)
-        assert self.oracle is not None
-        with torch.no_grad():
-            found, draws = self._points(values)
-            status = problem.diagnose_integer(found, flat, nominal, self.oracle)
-        ok = status <= int(Status.INACCURATE)
-        # The optimum comes along, so that ``best`` is differentiable whatever the proposal drew.
-        points = torch.cat([found.points[:, :1], draws.points], 1)
-        wanted = torch.cat([found.valid[:, :1], draws.valid], 1) & ok[:, None]
-        primal, objective, solved = self._solve_points(values, points, wanted, found)
-        valid = solved[:, 1:]
-        temperature = absolute_temperature(self._temperature, objective, solved)
-        probabilities = energy_probabilities(objective[:, 1:], draws.log_prob, valid, temperature)
-        status = torch.where(ok & ~solved[:, 0], torch.full_like(status, int(Status.FAILED)), status)
+        points = self._every_point() if self.training else None
+        if points is not None:
+            slots = _Slots.all(program, values, points, self._solver)
+            found, log_prob = None, torch.zeros_like(slots.objective)
+        else:
+            found, draws = self._sample(values.detach())
+            slots = _Slots.around(program, values, found, draws, self._solver)
+            log_prob = draws.log_prob
+        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, nominal, self.oracle)
+        temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
+        probabilities = energy_probabilities(slots.objective, log_prob, slots.valid, temperature)
         return self._decision(
-            primal[:, 1:], objective[:, 1:], probabilities, primal[:, 0], objective[:, 0], status, flat.dtype, found
+            slots.primal, slots.objective, probabilities, slots.best, slots.value, status, flat.dtype, found
         )
 
-    def _points(self, values: Values) -> tuple[Candidates, Draws]:
-        """The oracle's best points and the slots of the surrogate; without training, the optimum alone."""
+    def _every_point(self) -> Float[Tensor, "point integer"] | None:
+        """All feasible integer points, where they are few or were asked for."""
+        drawn = 0 if self.samples == "all" else int(self.samples)
+        limit = None if self.samples == "all" else max(SMALL, self.candidates + drawn)
+        return self.problem.integer_points(limit)
+
+    @torch.no_grad()
+    def _sample(self, values: Values) -> tuple[Candidates, Draws]:
+        """The oracle's best points and draws around them; without training, the optimum alone."""
         program = self.problem.program
         assert self.oracle is not None
-        detached = values.detach()
+        found = self.oracle.top_values(program, values, self.candidates if self.training else 1)
         if not self.training:
-            found = self.oracle.top_values(program, detached, 1)
             return found, Draws(found.points, torch.zeros_like(found.objective), found.valid)
-        everything = box_size(program)
-        drawn = 0 if self.samples == "all" else int(self.samples)
-        if self.samples == "all" or everything <= max(SMALL, self.candidates + drawn):
-            found = Enumeration(self._solver).top_values(program, detached, int(everything))
-            return found, Draws(found.points, torch.zeros_like(found.objective), found.valid)
-        found = self.oracle.top_values(program, detached, self.candidates)
         lower, upper = program.integer_bounds
         temperature = absolute_temperature(self._temperature, found.objective, found.valid)
         summit = Summit(found.points, found.objective, found.valid, lower, upper, temperature)
-        return found, self.proposal.sample(summit, drawn, self._rng)
-
-    def _solve_points(
-        self,
-        values: Values,
-        points: Float[Tensor, "batch slot integer"],
-        wanted: Bool[Tensor, "batch slot"],
-        found: Candidates,
-    ) -> tuple[Float[Tensor, "batch slot column"], Float[Tensor, "batch slot"], Bool[Tensor, "batch slot"]]:
-        """Solve every distinct point once and spread the solutions over the slots; slots without one hold zeros."""
-        program = self.problem.program
-        batch, slots, integers = points.shape
-        item = torch.arange(batch, device=points.device)[:, None].expand(batch, slots)
-        rows = torch.cat([item[wanted][:, None].double(), points[wanted]], 1)
-        distinct, position = torch.unique(rows, dim=0, return_inverse=True)
-        primal = values.q.new_zeros(batch, slots, program.columns)
-        objective = values.q.new_zeros(batch, slots)
-        solved = torch.zeros_like(wanted)
-        if not distinct.shape[0]:
-            return primal, objective, solved
-        index, at = distinct[:, 0].long(), distinct[:, 1:]
-        solution = self._solver.solve_values(program, program.within(values[index], at, at))
-        fine = solution.ok
-        # Fixed columns are integral to the solver's accuracy only, and do not move with theta.
-        exact = torch.where(fine[:, None], solution.primal, torch.zeros_like(solution.primal))
-        exact = exact.index_copy(1, program.integers.to(at.device), at.to(exact))
-        value = torch.where(fine, solution.objective, torch.zeros_like(solution.objective))
-        where = wanted.nonzero(as_tuple=True)
-        primal = primal.index_put(where, exact[position])
-        objective = objective.index_put(where, value[position])
-        solved = solved.index_put(where, fine[position])
-        return primal, objective, solved
+        return found, self.proposal.sample(summit, int(self.samples), self._rng)
 
     def _decision(
         self,
@@ -282,14 +328,14 @@ class DROLayer(nn.Module):
         """Split by variable, mask, and return in the caller's type."""
         problem = self.problem
         ok = status <= int(Status.INACCURATE)
-        placeholders = torch.where(ok[:, None, None], candidates, torch.zeros_like(candidates)).to(dtype)
+        finite = placeholders(candidates, ok).to(dtype)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
         return Decision(
             problem.decision(masked),
             value.masked_fill(~ok, torch.nan).to(dtype),
             status,
-            problem.decision(placeholders),
+            problem.decision(finite),
             objective.to(dtype),
             probabilities,
             effective_sample_size(probabilities),

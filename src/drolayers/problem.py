@@ -18,7 +18,8 @@ from drolayers.conic.compile import compile_program
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.errors import ModelError, ShapeError, SolveError
-from drolayers.integer import Candidates, Oracle
+from drolayers.integer import Oracle, make_oracle
+from drolayers.integer.enumeration import all_points, box_size
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
@@ -31,6 +32,12 @@ Theta = Tensor | Mapping[str, Tensor]
 
 EMPTY = 1e-7
 """Relative excess beyond which a set is empty; within it, it has no Slater point."""
+
+ENUMERABLE = 4096
+"""Size of a box up to which its feasible points are counted, once, to see whether they are few."""
+
+ALL = 65_536
+"""Size of a box up to which all its points are solved when asked for."""
 
 LARGE = 1e5
 """Size of a price relative to the objective from which a multiplier is suspect."""
@@ -75,6 +82,8 @@ class DecisionProblem:
         self.program: ConeProgram = compile_program(problem, ambiguity.features)
         self._loss = TorchCost(cost)
         self._integer_decision: bool | None = None
+        self._points: Tensor | None = None
+        self._many_points = False
         self._engine = make_engine()
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-11))
@@ -153,14 +162,37 @@ class DecisionProblem:
         return status
 
     def diagnose_integer(
-        self, found: Candidates, theta: Tensor, nominal: Nominal | None, oracle: Oracle
+        self,
+        status: Int[Tensor, "batch"],
+        primal: Float[Tensor, "batch column"],
+        objective: Float[Tensor, "batch"],
+        theta: Tensor,
+        nominal: Nominal | None,
+        oracle: Oracle | None,
     ) -> Int[Tensor, "batch"]:
         """The same for the best integer points of a batch."""
-        status = self._empty_sets(found.status, found.primal[:, 0], found.objective[:, 0], theta, nominal)
+        status = self._empty_sets(status, primal, objective, theta, nominal)
         infeasible = status == int(Status.INFEASIBLE)
-        if bool(infeasible.any()) and self._integers_exist(oracle):
+        if bool(infeasible.any()) and self._integers_exist(oracle or make_oracle()):
             status[infeasible] = int(Status.UNBOUNDED)
         return status
+
+    def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
+        """All integer points that the constraints admit, in the order of ``program.integers``.
+
+        Args:
+            limit: None asks for all of them; a number for None in return where there are more.
+        """
+        if limit is not None and (self._many_points or box_size(self.program) > max(limit, ENUMERABLE)):
+            return None
+        if self._points is None:
+            box = torch.as_tensor(all_points(self.program, ALL))
+            order = integer_order(self.program, self._decision_program, self.integer_variables)
+            empty = torch.zeros(1, 0, dtype=torch.float64)
+            oracle = make_oracle("enumeration", self._engine)
+            self._points = box[oracle.is_feasible(self._decision_program, empty, box[None][:, :, order])[0]]
+        self._many_points = limit is not None and self._points.shape[0] > limit
+        return None if self._many_points else self._points
 
     def _empty_sets(
         self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None
@@ -193,8 +225,9 @@ class DecisionProblem:
     @cached_property
     def _decision_program(self) -> ConeProgram:
         """The constraints on the decision by themselves."""
-        # Every variable must occur for its integrality and bounds to be seen; a zero objective would drop it.
-        touch = [cp.Variable(v.shape) == v for v in self.variables]
+        # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
+        mentioned = {v.id for c in self.constraints for v in c.variables()}
+        touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
         return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), [])
 
     def _integers_exist(self, oracle: Oracle) -> bool:

@@ -48,15 +48,25 @@ class Diffcp:
             return raw
         solved = (raw.verdict == int(Status.OPTIMAL)) | (raw.verdict == int(Status.FAILED))
         return Raw(
-            raw.x, raw.z, raw.s, raw.verdict, raw.iterations, _pullback(program, values, raw, solved, self.tolerance)
+            raw.x,
+            raw.z,
+            raw.s,
+            raw.verdict,
+            raw.iterations,
+            _pullback(program, values, raw.x, raw.z, solved, self.tolerance),
         )
+
+    def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
+        """Through diffcp's own solve, which it needs to differentiate."""
+        everything = torch.ones(len(values), dtype=torch.bool, device=values.q.device)
+        return _pullback(program, values, point.primal, point.dual, everything, self.tolerance)
 
     def with_tolerance(self, tolerance: float) -> Diffcp:
         """The same back end, asked for another accuracy."""
         return replace(self, tolerance=tolerance)
 
 
-def _pullback(program: ConeProgram, values: Values, raw: Raw, solved: Tensor, tolerance: float) -> Pullback:
+def _pullback(program: ConeProgram, values: Values, x: Tensor, z: Tensor, solved: Tensor, tolerance: float) -> Pullback:
     """Diffcp's adjoint derivative for the items that have a solution and an incoming gradient."""
 
     def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -79,7 +89,7 @@ def _pullback(program: ConeProgram, values: Values, raw: Raw, solved: Tensor, to
             _, db_item, dq_item = adjoint(dx[item].cpu().numpy(), np.zeros(program.rows), np.zeros(program.rows))
             db[item], dq[item] = torch.as_tensor(db_item), torch.as_tensor(dq_item)
         # diffcp's own dA leaves out entries whose value happens to be zero; the theorem gives all of them.
-        dA = raw.z[:, A_rows] * dq[:, A_cols] - db[:, A_rows] * raw.x[:, A_cols]
+        dA = z[:, A_rows] * dq[:, A_cols] - db[:, A_rows] * x[:, A_cols]
         return torch.zeros_like(values.P), dA, dq, db
 
     return pullback

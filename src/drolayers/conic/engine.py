@@ -114,6 +114,9 @@ class Backend(Protocol):
     ) -> Raw:
         """Solve finite data of at least one item; with a gradient rule, return a pullback as well."""
 
+    def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
+        """How to pull gradients back at solutions that are known already."""
+
     def with_tolerance(self, tolerance: float) -> Backend:
         """The same back end, asked for another accuracy."""
 
@@ -205,9 +208,28 @@ class Engine:
             expected = [tuple(t.shape) for t in (values.q, values.b, values.b)]
             if shapes != expected:
                 raise ShapeError(f"The warm start must have shapes {expected}, not {shapes}.")
-        finite = values.finite
+        return self._finish(program, values, warm_start, known=False)
+
+    def adopt(self, program: ConeProgram, values: Values, primal: Tensor, dual: Tensor) -> Solution:
+        """Solutions found before, checked and made differentiable without being solved again.
+
+        Args:
+            program: the compiled program.
+            values: its numbers.
+            primal: an optimal point for every item.
+            dual: its multipliers.
+        """
+        if not len(values):
+            return _empty(program, values)
+        detached = values.detach()
+        _, Ax, _ = residuals.products(program, detached, primal, dual)
+        return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True)
+
+    def _finish(self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool) -> Solution:
+        """Solve, or take what is known, and attach both derivatives."""
         outcome: dict[str, Tensor] = {}
-        x = _ImplicitSolve.apply(self, program, finite, warm_start, outcome, values.P, values.A, values.q, values.b)
+        matrices = (values.P, values.A, values.q, values.b)
+        x = _ImplicitSolve.apply(self, program, values.finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = status <= int(Status.INACCURATE)
         objective = _envelope(program, values, x.detach(), z, ok)
@@ -221,7 +243,8 @@ class Engine:
         program: ConeProgram,
         values: Values,
         finite: Bool[Tensor, "batch"],
-        warm_start: WarmStart | None,
+        point: WarmStart | None,
+        known: bool,
         differentiable: bool,
     ) -> tuple[Raw, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
         """Solve detached data and classify each item; points of items that are not ok are meaningless."""
@@ -241,13 +264,24 @@ class Engine:
             stand_in = torch.where(finite, torch.arange(batch, device=finite.device), finite.int().argmax())
             values = values[stand_in]
         gradient = self.gradient if differentiable else None
-        raw = self.backend.solve(program, values, gradient, warm_start)
+        if known and point is not None:
+            raw = self._known(program, values, point, gradient)
+        else:
+            raw = self.backend.solve(program, values, gradient, point)
         status, residual = _classify(program, values, raw)
         unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
         if self.rescue is not None and bool(unfinished.any()):
             raw, status, residual = self._retry(program, values, raw, status, residual, unfinished, differentiable)
         failed = torch.full_like(status, int(Status.FAILED))
         return raw, torch.where(finite, status, failed), residual
+
+    def _known(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed | None) -> Raw:
+        """Known points in the form of a back end's report."""
+        count, device = len(values), values.q.device
+        pullback = None if gradient is None else self.backend.adopt(program, values, point, gradient)
+        claimed = torch.full((count,), int(Status.OPTIMAL), device=device)
+        none = torch.zeros(count, dtype=torch.int64, device=device)
+        return Raw(point.primal, point.dual, point.slack, claimed, none, pullback)
 
     def _retry(
         self,
@@ -314,7 +348,8 @@ class _ImplicitSolve(torch.autograd.Function):
         engine: Engine,
         program: ConeProgram,
         finite: Tensor,
-        warm_start: WarmStart | None,
+        point: WarmStart | None,
+        known: bool,
         outcome: dict[str, Tensor],
         P: Tensor,
         A: Tensor,
@@ -322,9 +357,9 @@ class _ImplicitSolve(torch.autograd.Function):
         b: Tensor,
     ) -> Tensor:
         values, q_scale, b_scale = _scaled(Values(P, A, q, b, q.new_zeros(q.shape[0])))
-        if warm_start is not None:
-            warm_start = WarmStart(warm_start.primal / b_scale, warm_start.dual / q_scale, warm_start.slack / b_scale)
-        raw, status, residual = engine.forward(program, values, finite, warm_start, any(ctx.needs_input_grad))
+        if point is not None:
+            point = WarmStart(point.primal / b_scale, point.dual / q_scale, point.slack / b_scale)
+        raw, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
         ok = (status <= int(Status.INACCURATE))[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         outcome |= {
@@ -343,12 +378,12 @@ class _ImplicitSolve(torch.autograd.Function):
         engine, program, pullback, ok, q_scale, b_scale = ctx.saved
         if pullback is None:
             # No item was usable.
-            return None, None, None, None, None, *(dx.new_zeros(shape) for shape in ctx.shapes)
+            return None, None, None, None, None, None, *(dx.new_zeros(shape) for shape in ctx.shapes)
         incoming = torch.where(ok, dx, torch.zeros_like(dx)) * b_scale
         dP, dA, dq, db = (torch.where(ok, g, torch.zeros_like(g)) for g in pullback(incoming))
         maps = (program.P_map, program.A_map, program.q_map, program.b_map)
         engine.warn_if_flat(program, incoming, [(g, m.entry) for g, m in zip((dP, dA, dq, db), maps, strict=True)])
-        return None, None, None, None, None, dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale
+        return None, None, None, None, None, None, dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale
 
 
 def _scaled(values: Values) -> tuple[Values, Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:

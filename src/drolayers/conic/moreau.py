@@ -68,6 +68,18 @@ class SolverPool:
 
 
 @dataclass(frozen=True, eq=False)
+class _Call:
+    """One batch, padded, and the solver that takes its number of items."""
+
+    solver: Any
+    lock: threading.Lock
+    data: tuple[Tensor, ...]
+    padded: Callable[[Tensor], Tensor]
+    shared: bool
+    target: torch.device
+
+
+@dataclass(frozen=True, eq=False)
 class Moreau:
     """Moreau's interior-point method, on the CPU or, where its CUDA wheel is installed, on the GPU.
 
@@ -95,10 +107,54 @@ class Moreau:
         warm_start: WarmStart | None,
     ) -> Raw:
         """Pad the batch, solve it, cut it."""
+        call = self._prepare(program, values, gradient)
+        items, device = len(values), values.q.device
+        warm = None if warm_start is None else _warm(warm_start, call.padded)
+        data = tuple(t.requires_grad_(gradient is not None) for t in call.data)
+        with call.lock, warnings.catch_warnings():
+            # A warm start that leads nowhere is retried cold by Moreau itself, which says so.
+            warnings.simplefilter("ignore")
+            x, z, s, codes, iterations = _run(call.solver, data, warm, gradient is not None)
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[:items].detach().to(device)
+
+        codes = codes[:items]
+        verdict = torch.full_like(codes, int(Status.FAILED))
+        for code, status in _VERDICTS.items():
+            verdict[codes == code] = int(status)
+        pullback = None if gradient is None else _pullback(call, x, data, items)
+        return Raw(cut(x), cut(z), cut(s), verdict.to(device), iterations[:items].to(device), pullback)
+
+    def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
+        """Moreau's derivative from explicit data and solution; where it does not offer that, solve again."""
+        call = self._prepare(program, values, gradient)
+        items = len(values)
+        backward = getattr(getattr(call.solver, "_impl", None), "backward_with_mode", None)
+        if backward is None or call.target.type != "cpu":
+            again = self.solve(program, values, gradient, point).pullback
+            assert again is not None
+            return again
+        P, A, q, b = (t if t.dim() == 2 else t[None] for t in call.data)
+        x, z, s = (call.padded(t).contiguous() for t in (point.primal, point.dual, point.slack))
+
+        def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            padded = torch.zeros_like(x)
+            padded[:items] = dx.to(x)
+            with call.lock, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                dP, dq, dA, db = backward(padded, None, None, "batch", P, A, q, b, x, z, s)
+            dP, dA, dq, db = (g[:items].to(dx) for g in (dP, dA, dq, db))
+            return dP, dA, dq, db
+
+        return pullback
+
+    def _prepare(self, program: ConeProgram, values: Values, gradient: Exact | Smoothed | None) -> _Call:
+        """Padded data and the solver for their number."""
         items = len(values)
         size = self._pool.batch_size(program, items)
-        device = values.q.device
-        target = torch.device("cuda") if device.type == "cuda" and _cuda() else torch.device("cpu")
+        on_gpu = values.q.device.type == "cuda" and _cuda()
+        target = torch.device("cuda") if on_gpu else torch.device("cpu")
         # A fixed quadratic form still differs between items once it is scaled.
         varies = program.A_map.varies or program.P_map.varies
         shared = not varies and all(M.stride(0) == 0 or M.shape[1] == 0 for M in (values.P, values.A))
@@ -112,22 +168,7 @@ class Moreau:
         # Whether matrices are shared belongs to the key: one solver object refuses to alternate.
         key = (size, target.type, gradient, shared, self.tolerance, self.max_iter)
         solver, lock = self._pool.get(program, key, lambda: self._build(program, size, target.type, gradient))
-        warm = None if warm_start is None else _warm(warm_start, padded)
-        data = tuple(t.requires_grad_(gradient is not None) for t in (P, A, q, b))
-        with lock, warnings.catch_warnings():
-            # A warm start that leads nowhere is retried cold by Moreau itself, which says so.
-            warnings.simplefilter("ignore")
-            x, z, s, codes, iterations = _run(solver, data, warm, gradient is not None)
-
-        def cut(tensor: Tensor) -> Tensor:
-            return tensor[:items].detach().to(device)
-
-        codes = codes[:items]
-        verdict = torch.full_like(codes, int(Status.FAILED))
-        for code, status in _VERDICTS.items():
-            verdict[codes == code] = int(status)
-        pullback = None if gradient is None else _pullback(solver, x, data, lock, items, shared)
-        return Raw(cut(x), cut(z), cut(s), verdict.to(device), iterations[:items].to(device), pullback)
+        return _Call(solver, lock, (P, A, q, b), padded, shared, target)
 
     def with_tolerance(self, tolerance: float) -> Moreau:
         """The same back end, asked for another accuracy."""
@@ -190,21 +231,19 @@ def _run(
     return x, z, s, codes, iterations
 
 
-def _pullback(
-    solver: Any, x: Tensor, data: tuple[Tensor, ...], lock: threading.Lock, items: int, shared: bool
-) -> Pullback:
+def _pullback(call: _Call, x: Tensor, data: tuple[Tensor, ...], items: int) -> Pullback:
     """Pull gradients back through Moreau's own graph, which holds the data and the solution it belongs to."""
 
-    def pullback(dx: Tensor, _keep: Any = solver) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # Moreau's graph refers to its solver weakly: it is kept here, whatever the pool drops meanwhile.
+    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # Moreau's graph refers to its solver weakly: the call keeps it, whatever the pool drops meanwhile.
         padded = x.new_zeros(x.shape)
         padded[:items] = dx.to(x)
-        with lock, warnings.catch_warnings():
+        with call.lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             dP, dA, dq, db = torch.autograd.grad(
                 x, data, padded, retain_graph=True, allow_unused=True, materialize_grads=True
             )
-        if shared:
+        if call.shared:
             # Shared matrices do not depend on theta: nobody asks for their gradient item by item.
             dP, dA = (g.new_zeros(1, g.shape[-1]).expand(items, -1) for g in (dP, dA))
         dP, dA, dq, db = (g[:items].to(dx) for g in (dP, dA, dq, db))

@@ -180,7 +180,8 @@ class ConeProgram:
     @property
     def integer_bounds(self) -> tuple[Float[Tensor, "integer"], Float[Tensor, "integer"]]:
         """The box of the integer columns, as compiled."""
-        return -self.b_map.constant[self.lower_rows], self.b_map.constant[self.upper_rows]
+        # Adding zero turns the minus zero of a negated zero into zero.
+        return 0.0 - self.b_map.constant[self.lower_rows], self.b_map.constant[self.upper_rows]
 
     def values(self, theta: Float[Tensor, "batch theta"]) -> Values:
         """The data of a batch of programs, differentiable in theta."""

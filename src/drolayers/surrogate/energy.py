@@ -1,12 +1,12 @@
 """Energies of integer points, and the probabilities that they define.
 
-The surrogate of the decision loss is r_λ = E_p[l(x, y)] with p(x_d) ∝ exp(-f(x_d, θ)/λ). Estimated from points drawn with
-intensity q it is Σ_s w_s l(x_s, y) with
+The surrogate of the decision loss is r_λ = E_p[l(x, y)] with p(x_d) ∝ exp(-f(x_d, θ)/λ). Estimated from points drawn
+with intensity q it is Σ_s w_s l(x_s, y) with
 
     w = softmax(-f/λ - log q),
 
-q held fixed. Its derivative, by autograd through f and x_c*, is the self-normalised estimate of the paper's three terms: the
-covariance of -f'/λ with the loss (two terms), and the mean of ∂l/∂x_c · ∂x_c*/∂θ.
+q held fixed. Its derivative, by autograd through f and x_c*, is the self-normalised estimate of the paper's three terms:
+the covariance of -f'/λ with the loss (two terms), and the mean of ∂l/∂x_c · ∂x_c*/∂θ.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ class Stratified:
     """The T best points exactly, and ``count`` points drawn uniformly outside them.
 
     A point outside stands for (number outside)/count points, so its intensity is count/(number outside); the best stand
-    for themselves. On a dozen binaries with nearly uniform energies this recovers most of the gradient where a handful of
-    draws from the paper's proposal, most of them among the best, recover little.
+    for themselves. On a dozen binaries with nearly uniform energies this recovers most of the gradient where a handful
+    of draws from the paper's proposal, most of them among the best, recover little.
     """
 
     def sample(self, summit: Summit, count: int, rng: np.random.Generator) -> Draws:
