@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drolayers.ambiguity.moment import Typical
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.terms import Term
 from drolayers.errors import ShapeError
@@ -120,6 +121,10 @@ class AmbiguitySet(ABC):
         """The features of a batch, differentiable, in float64 and in the order of ``features``."""
 
     @abstractmethod
+    def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
+        """Sensible values of all parameters for some outcomes, by name."""
+
+    @abstractmethod
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
         """Items whose set may be empty although their program looks solvable."""
 
@@ -145,9 +150,14 @@ class AmbiguitySet(ABC):
         parts = []
         for name, shape in shapes.items():
             value = parameters[name]
-            if tuple(value.shape[1:]) != shape:
-                raise ShapeError(f"Parameter {name!r} must have shape (batch, *{shape}), not {tuple(value.shape)}.")
-            parts.append(value.reshape(value.shape[0], -1))
+            if not isinstance(value, Tensor):
+                raise ShapeError(f"Parameter {name!r} must be a tensor, not {type(value).__name__}.")
+            expected = (parts[0].shape[0] if parts else value.shape[:1].numel(), *shape)
+            if tuple(value.shape) != expected:
+                raise ShapeError(
+                    f"Parameter {name!r} must have shape {expected} (batch first), not {tuple(value.shape)}."
+                )
+            parts.append(columns(value))
         return torch.cat(parts, 1) if parts else torch.zeros(1, 0)
 
     def unpack(self, theta: Float[Tensor, "batch theta"]) -> dict[str, Tensor]:
@@ -177,6 +187,12 @@ class AmbiguitySet(ABC):
     def check(self, theta: Tensor) -> None:
         """Raise unless θ is a float tensor of shape (batch, size)."""
         if not isinstance(theta, Tensor) or not theta.is_floating_point():
-            raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {type(theta).__name__}.")
+            kind = getattr(theta, "dtype", type(theta).__name__)
+            raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")
         if theta.dim() != 2 or theta.shape[1] != self.size:
             raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")
+
+
+def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:
+    """Everything but the batch flattened; a batch of nothing too."""
+    return values.reshape(values.shape[0], values.shape[1:].numel())

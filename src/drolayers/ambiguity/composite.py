@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Leaves, Moment
+from drolayers.ambiguity.moment import Leaves, Moment, Typical
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
 from drolayers.errors import ModelError
@@ -53,6 +53,10 @@ class _Composite(Moment):
         """Those of the members."""
         return {f"{j}.{n}": v for j, member in enumerate(self.members) for n, v in member.constants(dim).items()}
 
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Those of the members."""
+        return {f"{j}.{n}": t for j, member in enumerate(self.members) for n, t in member.typical(y).items()}
+
     def leaves_of(self, position: int, leaves: Leaves) -> dict[str, Any]:
         """A member's own parameters."""
         prefix = f"{position}."
@@ -64,9 +68,10 @@ class _Composite(Moment):
         found = [getattr(m, kind)(y, self.leaves_of(j, leaves))[..., 0] for j, m in enumerate(self.members)]
         return torch.stack(torch.broadcast_tensors(*found), -1)
 
-    def expressions(self, y: cp.Expression, leaves: Leaves) -> tuple[list[cp.Expression], Constraints]:
+    def expressions(self, y: cp.Expression, leaves: Leaves, root: bool) -> tuple[list[cp.Expression], Constraints]:
         """The members' expressions."""
-        found = [m.expression(y, self.leaves_of(j, leaves)) for j, m in enumerate(self.members)]
+        root = root and self.degree != 1
+        found = [m.expression(y, self.leaves_of(j, leaves), root) for j, m in enumerate(self.members)]
         return [expression for expression, _ in found], [c for _, constraints in found for c in constraints]
 
 
@@ -102,10 +107,18 @@ class Sum(_Composite):
         """The sum."""
         return self.values(y, leaves, recession=True).sum(-1, keepdim=True)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """The sum."""
-        found, constraints = self.expressions(y, leaves)
+        found, constraints = self.expressions(y, leaves, root)
+        if root and self.degree != 1:
+            # (Σ g)^(1/p) is the p-norm of the members' roots.
+            return self._norms(cp.hstack(found)), constraints
         return sum(found[1:], found[0]), constraints
+
+    def _norms(self, roots: cp.Expression) -> cp.Expression:
+        """The p-norm of every row, as a column."""
+        one = [cp.pnorm(roots[i], self.degree, approx=False) for i in range(roots.shape[0])]
+        return cp.reshape(cp.hstack(one), (roots.shape[0], 1), order="F")
 
     def __add__(self, other: Moment) -> Moment:
         return Sum((*self.members, other))
@@ -151,9 +164,9 @@ class Maximum(_Composite):
         """The largest."""
         return self.values(y, leaves, recession=True).amax(-1, keepdim=True)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """The largest."""
-        found, constraints = self.expressions(y, leaves)
+        found, constraints = self.expressions(y, leaves, root)
         return cp.maximum(*found), constraints
 
 
@@ -197,6 +210,10 @@ class Scaled(Moment):
         """Those of the member."""
         return self.member.constants(dim)
 
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Those of the member."""
+        return self.member.typical(y)
+
     def links(self, dim: int) -> list[Labels]:
         """Those of the member."""
         return self.member.links(dim)
@@ -225,10 +242,10 @@ class Scaled(Moment):
         """Scaled."""
         return self.factor * self.member.recession(y, leaves)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """Scaled."""
-        found, constraints = self.member.expression(y, leaves)
-        return self.factor * found, constraints
+        found, constraints = self.member.expression(y, leaves, root)
+        return (self.factor ** (1.0 / self.degree) if root else self.factor) * found, constraints
 
 
 def _shared(composite: _Composite, rho: cp.Expression | None) -> cp.Expression | None:

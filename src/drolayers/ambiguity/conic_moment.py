@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Learn, Leaves, Moment, as_bound, rectangle
+from drolayers.ambiguity.moment import Learn, Leaves, Moment, Typical, as_bound, rectangle
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import ConicTerm, Multiplier, Term
 from drolayers.errors import ModelError
@@ -72,6 +72,11 @@ class Conic(Moment):
         """Those given."""
         return {name: v for name, v in self.parts(dim).items() if not isinstance(v, Learn)}
 
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Nothing is known about the cones: zero, give or take one."""
+        shapes = self.shapes(y.shape[1])
+        return {n: Typical(y.new_zeros(s), y.new_ones(s), meaningful=False) for n, s in shapes.items()}
+
     def links(self, dim: int) -> list[Labels]:
         """All coordinates."""
         return [np.arange(dim)]
@@ -102,7 +107,7 @@ class Conic(Moment):
         zero = {name: leaves[name] * 0.0 if name.startswith("b") else leaves[name] for name in leaves}
         return self.value(y, zero)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """Lifted variables u and v for every point."""
         points = y.shape[0]
         u = cp.Variable((points, 1))

@@ -7,10 +7,11 @@ from typing import final
 
 import cvxpy as cp
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Learn, Leaves, Moment, part_scale, rectangle
+from drolayers.ambiguity.moment import Learn, Leaves, Moment, Typical, deviation, part_scale, rectangle
 from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer
 from drolayers.ambiguity.terms import MatrixTerm, Multiplier, Parts, RidgeTerm, SeparateTerm, Term
 from drolayers.errors import ModelError
@@ -67,6 +68,11 @@ class Separate(Moment):
         """μ, when given."""
         return {} if self.mu is None else {"mu": np.broadcast_to(self.mu, self.coordinates(dim).size)}
 
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """The mean and the standard deviation."""
+        chosen = y[:, self.coordinates(y.shape[1])]
+        return {} if self.mu is not None else {"mu": Typical(chosen.mean(0), deviation(chosen))}
+
     def links(self, dim: int) -> list[Labels]:
         """None where φ is additive; else the coordinates of every label."""
         if self.outer.additive:
@@ -115,12 +121,13 @@ class Separate(Moment):
         dim = y.shape[-1]
         return self.outer.recession(y[..., self.coordinates(dim)], self._labels(dim), self.bounds)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """φ by label."""
         dim, points = y.shape[1], y.shape[0]
         mu = cp.vstack([leaves["mu"]] * points)
         u = y[:, self.coordinates(dim)] - mu
-        return self.outer.expression(u, self._labels(dim), self.bounds), []
+        phi = self.outer.root if root else self.outer.expression
+        return phi(u, self._labels(dim), self.bounds), []
 
 
 @final
@@ -143,6 +150,11 @@ class Ridge(Moment):
         """Only where φ is linear."""
         return isinstance(self.outer, Identity)
 
+    @property
+    def affine(self) -> bool:
+        """Where φ is linear."""
+        return isinstance(self.outer, Identity)
+
     def eliminable(self) -> bool:
         """Except for the linear φ, whose share of the slope is the multiplier itself."""
         return not self.signed
@@ -160,6 +172,16 @@ class Ridge(Moment):
                 raise ModelError(f"A moment's mu must have shape ({dim},), not {self.mu.shape}.")
             found["mu"] = self.mu
         return found if self.h is None else {**found, "h": np.asarray(self.h)}
+
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """The mean of the coordinates as direction, the mean and deviation along it as threshold."""
+        dim = y.shape[1]
+        direction = y.new_full((dim,), 1.0 / dim) if self.mu is None else torch.as_tensor(self.mu).to(y)
+        along = (y @ direction)[:, None]
+        found = {"mu": Typical(direction, direction.abs(), meaningful=False)} if self.mu is None else {}
+        if self.h is None:
+            found["h"] = Typical(along.mean(0)[0], deviation(along)[0], meaningful=self.mu is not None)
+        return found
 
     def links(self, dim: int) -> list[Labels]:
         """All coordinates of the direction, unless φ is linear."""
@@ -201,10 +223,11 @@ class Ridge(Moment):
         """That of φ."""
         return self.outer.recession((y * leaves["mu"]).sum(-1)[..., None], np.zeros(1, dtype=np.int64), 1)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """φ of the projection."""
         u = cp.reshape(y @ leaves["mu"] - leaves["h"], (y.shape[0], 1), order="F")
-        return self.outer.expression(u, np.zeros(1, dtype=np.int64), 1), []
+        phi = self.outer.root if root else self.outer.expression
+        return phi(u, np.zeros(1, dtype=np.int64), 1), []
 
 
 @final
@@ -243,6 +266,16 @@ class Image(Moment):
         if len(self.A.shape) != 2 or self.A.shape[1] != dim:
             raise ModelError(f"Norm's matrix A must have {dim} columns, not shape {tuple(self.A.shape)}.")
 
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """The identity as matrix, the mean and deviation of the image as centre."""
+        learnt = isinstance(self.A, Learn)
+        matrix = torch.eye(*self.A.shape).to(y) if learnt else torch.as_tensor(self.A).to(y)
+        image = y @ matrix.T
+        found = {"A": Typical(matrix, torch.ones_like(matrix) / y.shape[1], meaningful=False)} if learnt else {}
+        if self.mu is None:
+            found["mu"] = Typical(image.mean(0), deviation(image), meaningful=not learnt)
+        return found
+
     def links(self, dim: int) -> list[Labels]:
         """All coordinates that the matrix touches."""
         return [np.arange(dim) if isinstance(self.A, Learn) else np.flatnonzero(np.abs(self.A).sum(0))]
@@ -280,7 +313,8 @@ class Image(Moment):
         u = (leaves["A"] @ y[..., None])[..., 0]
         return self.outer.recession(u, np.zeros(u.shape[-1], dtype=np.int64), 1)
 
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """φ of the image."""
         u = (leaves["A"] @ y.T).T - cp.vstack([leaves["mu"]] * y.shape[0])
-        return self.outer.expression(u, np.zeros(u.shape[1], dtype=np.int64), 1), []
+        phi = self.outer.root if root else self.outer.expression
+        return phi(u, np.zeros(u.shape[1], dtype=np.int64), 1), []

@@ -13,6 +13,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -34,6 +35,24 @@ class Learn:
         object.__setattr__(self, "shape", tuple(int(s) for s in shape))
 
 
+@dataclass(frozen=True, eq=False)
+class Typical:
+    """Where a model should begin with a parameter, and how far it should expect to move.
+
+    Args:
+        centre: a sensible value.
+        scale: a sensible step, of the same shape.
+        positive: whether the parameter must stay positive.
+        meaningful: whether fitting the moment to data determines it; the smallest expectation of ``‖Ay - μ‖`` over a
+            learnable ``A``, say, is zero at ``A = 0`` and tells nothing.
+    """
+
+    centre: Tensor
+    scale: Tensor
+    positive: bool = False
+    meaningful: bool = True
+
+
 class Moment(ABC):
     """A convex function of ``y`` whose expectation is bounded by ``sigma``."""
 
@@ -53,6 +72,11 @@ class Moment(ABC):
     @property
     def signed(self) -> bool:
         """Whether the function can be negative, so that a negative bound makes sense."""
+        return False
+
+    @property
+    def affine(self) -> bool:
+        """Whether the function is affine, so that its bound may be tight everywhere."""
         return False
 
     @abstractmethod
@@ -95,8 +119,15 @@ class Moment(ABC):
         """Lim g(s y)/s as s grows: what mass that escapes along ``y`` uses up of the bound."""
 
     @abstractmethod
-    def expression(self, y: cp.Expression, leaves: Leaves) -> tuple[cp.Expression, Constraints]:
-        """G at the rows of ``y`` (points, dim): an upper bound (points, bounds) that is tight when minimised."""
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
+        """G at the rows of ``y`` (points, dim): an upper bound (points, bounds) that is tight when minimised.
+
+        With ``root`` its p-th root for the degree p, which scales with the data.
+        """
+
+    @abstractmethod
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Sensible values of the learnable parameters, apart from the bound, for outcomes ``(point, dim)``."""
 
     def eliminable(self) -> bool:
         """Whether the best multiplier is known in closed form when a single part sees it."""
@@ -132,6 +163,12 @@ def part_scale(moment: Moment, rho: cp.Expression | None, parts: Parts) -> cp.Ex
     if rho is None:
         return None
     return rho[parts.bound] if moment.bounds > 1 or rho.size > 1 else cp.promote(rho[0], (parts.count,))
+
+
+def deviation(y: Tensor) -> Tensor:
+    """Standard deviations of columns; those of constants are replaced by one."""
+    spread = y.std(0, unbiased=False)
+    return torch.where(spread > 1e-12 * (1.0 + y.abs().amax(0)), spread, torch.ones_like(spread))
 
 
 def as_bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:

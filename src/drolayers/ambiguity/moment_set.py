@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
@@ -12,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual, columns
 from drolayers.ambiguity.elementary import Separate
-from drolayers.ambiguity.moment import Moment
+from drolayers.ambiguity.moment import Moment, Typical, deviation
 from drolayers.ambiguity.moments import grouped_squares
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
@@ -26,6 +27,9 @@ from drolayers.uncertainty import Uncertain
 
 FLOOR = 1e-16
 """Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero."""
+
+EDGE = 1e-7
+"""Relative room below which a set has no Slater point."""
 
 
 @final
@@ -139,7 +143,7 @@ class MomentSet(AmbiguitySet):
         """The bounds of every moment, learnt or given."""
         values, batch = self.unpack(theta), theta.shape[0]
         return [
-            values[self._name(i, "sigma")].reshape(batch, -1)
+            columns(values[self._name(i, "sigma")])
             if moment.sigma is None
             else torch.as_tensor(np.array(np.broadcast_to(moment.sigma, moment.bounds))).to(theta).expand(batch, -1)
             for i, moment in enumerate(self.moments)
@@ -157,9 +161,9 @@ class MomentSet(AmbiguitySet):
         values, batch = self.unpack(theta), theta.shape[0]
         parts = []
         for i, moment in enumerate(self.moments):
-            parts += [values[self._name(i, name)].reshape(batch, -1) for name in moment.shapes(self.y.dim)]
+            parts += [columns(values[self._name(i, name)]) for name in moment.shapes(self.y.dim)]
             if moment.sigma is None:
-                parts.append(_root(values[self._name(i, "sigma")].reshape(batch, -1), moment))
+                parts.append(_root(columns(values[self._name(i, "sigma")]), moment))
         return torch.cat(parts, 1) if parts else theta.new_zeros(batch, 0)
 
     def values(self, theta: Float[Tensor, "batch theta"], y: Tensor, recession: bool = False) -> Tensor:
@@ -170,22 +174,55 @@ class MomentSet(AmbiguitySet):
             found.append((moment.recession if recession else moment.value)(y, leaves))
         return torch.cat(found, -1)
 
+    def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
+        """The moments' own parameters, and the mean of each moment there as its bound."""
+        y, found = y.double(), {}
+        for i, moment in enumerate(self.moments):
+            own = moment.typical(y)
+            found |= {self._name(i, name): value for name, value in own.items()}
+            if moment.sigma is None:
+                given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants(self.y.dim).items()}
+                values = moment.value(y, given | {name: value.centre for name, value in own.items()})
+                mean = values.mean(0).reshape(self._shapes[self._name(i, "sigma")])
+                spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=1e-12)
+                found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
+        return {name: found[name] for name in self._shapes}
+
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
         """A bound of a nonnegative function at zero or below."""
         low = [s <= 1e-15 for s, m in zip(self.sigmas(theta), self.moments, strict=True) if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
-        """Min over y ∈ Ξ of max (g_i(y) - σ_i)/scale_i: by Jensen, a set that holds a distribution holds its mean."""
+        """Min over y ∈ Ξ of max (ρ_i(y) - ρ_i)/scale_i: by Jensen, a set that holds a distribution holds its mean.
+
+        Here ρ_i(y) = g_i(y)^(1/p) and ρ_i = σ_i^(1/p), so that everything scales with the data.
+        """
         theta = theta.detach().double().cpu()
+        bounds = [s.sign() * s.abs() ** (1.0 / m.degree) for s, m in zip(self.sigmas(theta), self.moments, strict=True)]
+        rho = torch.cat(bounds, 1)
+        leaves = [columns(v) for i in range(len(self.moments)) for v in self.leaf_values(theta, i).values()]
+        size = torch.cat([v.expand(len(theta), -1) for v in (*leaves, rho)], 1).abs().amax(1, keepdim=True)
+        size = torch.where(size > 0, size, torch.ones_like(size))
+        # Relative to the bound; to what a solver can see where the bound is next to nothing beside the data.
+        scale = torch.maximum(rho.abs() / size, torch.full_like(rho, 1e-2))
+        excess = self._excess(theta, rho, scale, size)
+        # Affine bounds may be tight (two of them make an equality): only the others need room to spare.
+        affine = torch.cat([torch.full((m.bounds,), m.affine) for m in self.moments])
+        tight = (excess.abs() <= EDGE) & affine.any() & ~affine.all()
+        if bool(tight.any()):
+            room = torch.where(affine, rho + EDGE * scale * size, rho)
+            again = self._excess(theta[tight], room[tight], torch.where(affine, 0.0, scale)[tight], size[tight])
+            excess[tight] = torch.where(again < -EDGE, again, excess[tight])
+        return excess
+
+    def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor) -> Float[Tensor, "batch"]:
+        """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support."""
         program, layout = self._emptiness_program
-        sigma = torch.cat(self.sigmas(theta), 1)
-        # Relative to the bound; to the solver's accuracy where the bound is next to nothing.
-        scale = sigma.abs().clamp(min=1e-9)
-        given = {n: v for n, v in self.unpack(theta).items() if not n.endswith("sigma")}
-        values = {**given, "bounds": sigma, "scale": scale}
-        solution = make_engine().solve(program, torch.cat([values[n].reshape(len(theta), -1) for n in layout], 1))
-        return solution.objective
+        values = {**self.unpack(theta), "bounds": rho, "scale": scale, "size": size}
+        engine = make_engine()
+        engine = replace(engine, backend=engine.backend.with_tolerance(1e-11))
+        return engine.solve(program, torch.cat([columns(values[n]) for n in layout], 1)).objective / size[:, 0]
 
     @cached_property
     def _emptiness_program(self) -> tuple[ConeProgram, list[str]]:
@@ -194,16 +231,17 @@ class MomentSet(AmbiguitySet):
         excess = cp.Variable()
         total = sum(m.bounds for m in self.moments)
         bounds, scale = cp.Parameter(total, name="bounds"), cp.Parameter(total, nonneg=True, name="scale")
+        size = cp.Parameter(1, nonneg=True, name="size")
         constraints, at = self.y.support.members(y), 0
         leaves = {id(p): p for group in self._leaves for p in group.values() if isinstance(p, cp.Parameter)}
         for moment, own in zip(self.moments, self._leaves, strict=True):
-            g, more = moment.expression(y, own)
+            g, more = moment.expression(y, own, root=True)
             here = slice(at, at + moment.bounds)
             constraints += [*more, g[0] <= bounds[here] + scale[here] * excess]
             at += moment.bounds
         # Minus one is room to spare: without a floor a Linear bound alone would let the excess fall for ever.
-        problem = cp.Problem(cp.Minimize(excess), [*constraints, excess >= -1.0])
-        listed = [*leaves.values(), bounds, scale]
+        problem = cp.Problem(cp.Minimize(excess), [*constraints, excess >= -size[0]])
+        listed = [*leaves.values(), bounds, scale, size]
         return compile_program(problem, listed), [p.name() for p in listed]
 
     def usage(

@@ -59,6 +59,10 @@ class Outer(ABC):
     def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
         """φ of the rows of ``u`` (points, component) as a convex expression (points, bounds)."""
 
+    @abstractmethod
+    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
+        """The p-th root of φ, which is convex as well and scales with ``u``."""
+
 
 @final
 @dataclass(frozen=True)
@@ -89,6 +93,10 @@ class Identity(Outer):
         return u
 
     def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
+        """U itself."""
+        return u
+
+    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
         """U itself."""
         return u
 
@@ -141,6 +149,10 @@ class PNorm(Outer):
     def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
         """‖u‖ₚ of each label's components."""
         return cp.hstack([_columns(_row_norm(u[:, np.flatnonzero(label == b)], self.p)) for b in range(bounds)])
+
+    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
+        """The norm itself."""
+        return self.expression(u, label, bounds)
 
 
 @final
@@ -198,6 +210,10 @@ class Square(Outer):
             return cp.square(u) @ adds
         return cp.square(PNorm(self.p).expression(u, label, bounds))
 
+    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
+        """The norm."""
+        return PNorm(self.p).expression(u, label, bounds)
+
 
 @final
 @dataclass(frozen=True)
@@ -245,6 +261,10 @@ class Power(Outer):
         """|u|ᵖ, by the power cone rather than by many second-order cones."""
         return cp.square(u) if self.p == 2 else cp.power(cp.abs(u), self.p, approx=False)
 
+    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
+        """|u|."""
+        return cp.abs(u)
+
 
 @final
 @dataclass(frozen=True)
@@ -278,6 +298,10 @@ class PositiveSquared(Outer):
     def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
         """(u⁺)²."""
         return cp.square(cp.pos(u))
+
+    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
+        """u⁺."""
+        return cp.pos(u)
 
 
 def norm_below(tau: cp.Expression, part: Labels, bound: cp.Expression, q: float) -> Constraints:

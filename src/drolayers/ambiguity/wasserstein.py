@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.moment import Typical
 from drolayers.ambiguity.outer import Labels, Outer, PNorm, Sign, Square
 from drolayers.ambiguity.terms import Contribution, Parts, SeparateTerm, Term
 from drolayers.conic import make_engine
@@ -134,6 +135,12 @@ class Wasserstein(AmbiguitySet):
         weighted = weights[..., None] * atoms
         return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
 
+    def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
+        """A tenth of the mean distance from the mean as radius."""
+        y = y.double()
+        distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12)
+        return {"radius": Typical(0.1 * distance, 0.1 * distance, positive=True, meaningful=False)}
+
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
         """A radius of zero or below."""
         return theta[:, 0] <= FLOOR
@@ -142,14 +149,18 @@ class Wasserstein(AmbiguitySet):
         """Σ ω_n dist(y_n, Ξ)^p against radius^p, relative to the radius."""
         atoms, weights = self.check_nominal(nominal, theta.shape[0])
         radius = theta.detach().double()[:, 0]
-        batch = theta.shape[0]
+        atoms, weights = atoms.detach(), weights.detach()
         distance = torch.zeros_like(weights)
-        if not isinstance(self.y.support, Reals):
-            program = self._distance_program
-            found = make_engine().solve(program, atoms.detach().reshape(-1, self.y.dim))
-            distance = found.objective.reshape(batch, -1).clamp(min=0.0)
-        needed = (weights.detach() * distance**self.order).sum(1) ** (1.0 / self.order)
-        return (needed - radius) / radius.abs().clamp(min=1e-9)
+        outside = self.y.support.violation(atoms) > 0
+        if bool(outside.any()):
+            engine = make_engine()
+            engine = replace(engine, backend=engine.backend.with_tolerance(1e-11))
+            found = engine.solve(self._distance_program, atoms[outside]).objective
+            distance[outside] = found.clamp(min=0.0)
+        needed = (weights * distance**self.order).sum(1) ** (1.0 / self.order)
+        # Relative to the radius; to what a solver can see where that is next to nothing beside the distances.
+        scale = torch.maximum(radius.abs(), 1e-2 * atoms.abs().amax((1, 2)))
+        return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
 
     @cached_property
     def _distance_program(self) -> ConeProgram:
