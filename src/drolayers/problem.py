@@ -39,7 +39,7 @@ ENUMERABLE = 4096
 ALL = 65_536
 """Size of a box up to which all its points are solved when asked for."""
 
-LARGE = 1e5
+LARGE = 1e3
 """Size of a price relative to the objective from which a multiplier is suspect."""
 
 

@@ -1,8 +1,8 @@
 """Terms of the inner supremum: one moment, laid over many rows, ready to be dualised.
 
 For a row with slope a, sup_y {aᵀy - Σ_i β_i g_i(y)} is the minimum of δ*(w₀) + Σ_i (β_i g_i)*(w_i) over all splits
-w₀ + Σ_i w_i = a. A term contributes its w_i and an upper bound on its conjugate. Where ``y`` itself is the argument of the outer function
-(no matrix in between), w_i can be whatever the others leave: such a term can own its entries.
+w₀ + Σ_i w_i = a. A term contributes its w_i and an upper bound on its conjugate. Where ``y`` itself is the argument of
+the outer function (no matrix in between), w_i can be whatever the others leave: such a term can own its entries.
 """
 
 from __future__ import annotations
