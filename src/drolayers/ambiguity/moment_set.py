@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
@@ -46,7 +46,7 @@ class MomentSet(AmbiguitySet):
     def __init__(self, y: Uncertain, moments: Sequence[Moment]) -> None:
         if not isinstance(y, Uncertain):
             raise ModelError(f"MomentSet needs a dro.Uncertain, not {type(y).__name__}.")
-        self.y, self.moments = y, tuple(moments)
+        self.y, self.moments = y, tuple(moments) if isinstance(moments, Iterable) else ()
         if not self.moments or not all(isinstance(m, Moment) for m in self.moments):
             raise ModelError("MomentSet needs a non-empty list of moments such as dro.moments.SquaredNorm().")
         self._bare = False
@@ -55,7 +55,7 @@ class MomentSet(AmbiguitySet):
     @classmethod
     def grouped(cls, y: Uncertain, size: int) -> MomentSet:
         """One squared deviation bound for every ``size`` coordinates in turn, with parameters ``mu`` and ``sigma``."""
-        if not 1 <= size <= y.dim:
+        if not isinstance(size, int) or not 1 <= size <= y.dim:
             raise ModelError(f"Groups of {size} do not fit the {y.dim} coordinates of y.")
         made = cls(y, [grouped_squares(y.dim, size)])
         made._bare = True
@@ -176,7 +176,8 @@ class MomentSet(AmbiguitySet):
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """The moments' own parameters, and the mean of each moment there as its bound."""
-        y, found = y.double(), {}
+        y = y.double()
+        found: dict[str, Typical] = {}
         for i, moment in enumerate(self.moments):
             own = moment.typical(y)
             found |= {self._name(i, name): value for name, value in own.items()}
