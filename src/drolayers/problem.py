@@ -156,6 +156,7 @@ class DecisionProblem:
     ) -> Tensor:
         """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
         status = self._empty_sets(solution.status, solution.primal, solution.objective, theta, nominal)
+        status = self._infeasible(status, theta, nominal, fixed)
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
             status[items[self._decidable(items, fixed)]] = int(Status.UNBOUNDED)
@@ -213,6 +214,22 @@ class DecisionProblem:
         status[items[edge & fine]] = int(Status.INACCURATE)
         return status
 
+    def _infeasible(self, status: Tensor, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None) -> Tensor:
+        """A direction along which the cost falls proves nothing where there is no point: look with a zero objective."""
+        doubtful = (status == int(Status.NO_MINIMUM)) | (status == int(Status.FAILED))
+        items = doubtful.nonzero()[:, 0]
+        if not items.numel():
+            return status
+        mine = None if nominal is None else (nominal[0][items], nominal[1][items])
+        with torch.no_grad():
+            values = self.program.values(self.features(theta[items], mine)[1])
+            if fixed is not None:
+                values = self.program.within(values, fixed[items], fixed[items])
+            nothing = replace(values, P=torch.zeros_like(values.P), q=torch.zeros_like(values.q))
+            found = self._engine.solve_values(self.program, nothing).status
+        status[items[(found == int(Status.INFEASIBLE)).to(items.device)]] = int(Status.INFEASIBLE)
+        return status
+
     def _decidable(self, items: Tensor, fixed: Tensor | None) -> Tensor:
         """Which infeasible items have a feasible decision, so that it is their worst case that is infinite."""
         if fixed is None:
@@ -258,12 +275,23 @@ class DecisionProblem:
             ``(batch,)`` or ``(batch, candidate)``.
         """
         values = self._checked(x)
-        lead = max(v.dim() - len(k.shape) for k, v in values.items())
+        y = torch.as_tensor(y)
         if y.dim() != 2 or y.shape[1] != self.ambiguity.y.dim:
             raise ShapeError(f"Outcomes must have shape (batch, {self.ambiguity.y.dim}), not {tuple(y.shape)}.")
-        reference = next(iter(values.values()))
-        outcome = y.to(reference) if lead == 1 else y.to(reference).unsqueeze(1)
-        return self._loss({**values, self.ambiguity.y: outcome})
+        batches = {v.shape[0] for v in (*values.values(), y)} - {1}
+        if len(batches) > 1:
+            raise ShapeError(f"Decisions and outcomes must have one batch size, not {sorted(batches)}.")
+        # Whole numbers are decisions too, but the cost is computed in floating point.
+        given = [v for v in (*values.values(), y) if v.is_floating_point()]
+        reference = given[0] if given else y.to(torch.get_default_dtype())
+        candidates = any(v.dim() - len(k.shape) == 2 for k, v in values.items())
+
+        def aligned(value: Tensor, ndim: int) -> Tensor:
+            value = value.to(reference)
+            return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
+
+        parts = {k: aligned(v, len(k.shape)) for k, v in values.items()}
+        return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
 
     def worst_case_cost(self, x: Decision, theta: Theta, nominal: Nominal | None = None) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable in both; inf where the worst case is, NaN where U(θ) is empty."""
@@ -337,11 +365,14 @@ class DecisionProblem:
         """A decision with a tensor for every variable."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
-        missing = [v.name() for v in self.variables if v not in x]
+        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables.
+        given = {getattr(v, "id", None): value for v, value in x.items()}
+        missing = [v.name() for v in self.variables if v.id not in given]
         if missing:
             raise ShapeError(f"The decision has no values for {missing}.")
         values = {
-            v: torch.as_tensor(np.asarray(x[v]) if not isinstance(x[v], Tensor) else x[v]) for v in self.variables
+            v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
+            for v in self.variables
         }
         for v, value in values.items():
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:

@@ -105,7 +105,8 @@ class Box(Support):
 
     def __init__(self, lo: ArrayLike = -np.inf, hi: ArrayLike = np.inf) -> None:
         self.lo, self.hi = np.asarray(lo, dtype=float), np.asarray(hi, dtype=float)
-        if np.isnan(self.lo).any() or np.isnan(self.hi).any() or np.any(self.lo > self.hi):
+        # NaN fails every comparison.
+        if not (np.all(self.lo <= self.hi) and np.all(self.lo < np.inf) and np.all(self.hi > -np.inf)):
             raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={self.lo}, hi={self.hi}.")
 
     def __repr__(self) -> str:
@@ -241,8 +242,10 @@ class Ellipsoid(Support):
 
     def __init__(self, center: ArrayLike, L: ArrayLike) -> None:
         self.center, self.L = np.atleast_1d(np.asarray(center, dtype=float)), np.atleast_2d(np.asarray(L, dtype=float))
-        if self.L.shape[0] != self.center.size:
+        if self.center.ndim != 1 or self.L.ndim != 2 or self.L.shape[0] != self.center.size:
             raise ModelError(f"Ellipsoid needs L with {self.center.size} rows, not shape {self.L.shape}.")
+        if not (np.isfinite(self.center).all() and np.isfinite(self.L).all()):
+            raise ModelError("Ellipsoid needs a finite center and a finite L.")
 
     def check(self, dim: int) -> None:
         """One row a coordinate."""
@@ -296,12 +299,15 @@ class Conic(Support):
         self.lifted = lifted
         if len(self.A) != len(self.b) or any(M.shape[0] != v.size for M, v in zip(self.A, self.b, strict=False)):
             raise ModelError("Conic support needs as many b_j as A_j, each with one entry a row.")
+        if not all(np.isfinite(part).all() for part in (*self.A, *self.b)):
+            raise ModelError("Conic support needs finite A_j and b_j.")
 
     def check(self, dim: int) -> None:
         """Columns for y and v."""
         for M in self.A:
             if M.shape[1] != dim + self.lifted:
                 raise ModelError(f"Conic support needs {dim} + {self.lifted} columns, not {M.shape[1]}.")
+        _check_inhabited(self, dim)
 
     def nonnegative(self, dim: int) -> bool:
         """Not known."""
@@ -357,9 +363,10 @@ class Intersection(Support):
         return " & ".join(map(repr, self.parts))
 
     def check(self, dim: int) -> None:
-        """Every member."""
+        """Every member, and that they have a point in common."""
         for part in self.parts:
             part.check(dim)
+        _check_inhabited(self, dim)
 
     def nonnegative(self, dim: int) -> bool:
         """When one member is."""
@@ -404,6 +411,14 @@ def intersection(first: Support, second: Support) -> Support:
     if not kept:
         return Reals()
     return kept[0] if len(kept) == 1 else Intersection(tuple(kept))
+
+
+def _check_inhabited(support: Support, dim: int) -> None:
+    """Raise where the set has no point."""
+    problem = cp.Problem(cp.Minimize(0.0), support.members(cp.Variable((1, dim))))
+    problem.solve(solver=cp.CLARABEL)
+    if problem.status == cp.INFEASIBLE:
+        raise ModelError(f"The support {support} is empty: no y satisfies all of its conditions.")
 
 
 def in_cone(columns: Any) -> cp.Constraint:

@@ -147,7 +147,7 @@ class AmbiguitySet(ABC):
             raise ShapeError(
                 f"The set has parameters {list(shapes)}; unknown: {sorted(unknown)}, missing: {sorted(missing)}."
             )
-        parts = []
+        parts: list[Tensor] = []
         for name, shape in shapes.items():
             value = parameters[name]
             if not isinstance(value, Tensor):

@@ -26,7 +26,11 @@ class _Composite(Moment):
     sigma: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
+        if not self.members:
+            raise ModelError("A sum or maximum of moments needs at least one of them.")
         for member in self.members:
+            if not isinstance(member, Moment):
+                raise ModelError(f"Only moments can be added up or compared, not {member!r}.")
             if member.bounds != 1:
                 raise ModelError("Grouped squares have several bounds and cannot be part of a sum or maximum.")
             if member.sigma is not None:
@@ -167,7 +171,7 @@ class Maximum(_Composite):
     def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """The largest."""
         found, constraints = self.expressions(y, leaves, root)
-        return cp.maximum(*found), constraints
+        return cp.maximum(*found) if len(found) > 1 else found[0], constraints
 
 
 @final

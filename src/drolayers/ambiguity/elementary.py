@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Learn, Leaves, Moment, Typical, deviation, part_scale, rectangle
+from drolayers.ambiguity.moment import Learn, Leaves, Moment, Typical, centre, deviation, part_scale, rectangle
 from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer
 from drolayers.ambiguity.terms import MatrixTerm, Multiplier, Parts, RidgeTerm, SeparateTerm, Term
 from drolayers.errors import ModelError
@@ -51,8 +51,8 @@ class Separate(Moment):
         """The coordinates it sees."""
         if self.index is None:
             return np.arange(dim)
-        if any(not 0 <= i < dim for i in self.index):
-            raise ModelError(f"A moment's index {list(self.index)} leaves the {dim} coordinates of y.")
+        if not self.index or any(not 0 <= i < dim for i in self.index):
+            raise ModelError(f"A moment's index {list(self.index)} must name some of the {dim} coordinates of y.")
         return np.array(self.index, dtype=np.int64)
 
     def _labels(self, dim: int) -> Labels:
@@ -66,7 +66,7 @@ class Separate(Moment):
 
     def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
         """μ, when given."""
-        return {} if self.mu is None else {"mu": np.broadcast_to(self.mu, self.coordinates(dim).size)}
+        return {} if self.mu is None else {"mu": centre(self.mu, self.coordinates(dim).size)}
 
     def typical(self, y: Tensor) -> dict[str, Typical]:
         """The mean and the standard deviation."""
@@ -259,7 +259,7 @@ class Image(Moment):
         """A and μ, when given."""
         self._check(dim)
         found = {} if isinstance(self.A, Learn) else {"A": self.A}
-        return found if self.mu is None else {**found, "mu": np.broadcast_to(self.mu, self.A.shape[0])}
+        return found if self.mu is None else {**found, "mu": centre(self.mu, self.A.shape[0])}
 
     def _check(self, dim: int) -> None:
         """One column a coordinate."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Parts, Term
+from drolayers.errors import ModelError
 from drolayers.support import Layout
 
 Leaves = Mapping[str, Any]
@@ -171,6 +172,21 @@ def deviation(y: Tensor) -> Tensor:
     return torch.where(spread > 1e-12 * (1.0 + y.abs().amax(0)), spread, torch.ones_like(spread))
 
 
+def centre(mu: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """A given centre, one number or one for every component."""
+    if mu.shape not in ((), (size,)):
+        raise ModelError(f"A moment's mu must be a number or have shape ({size},), not {mu.shape}.")
+    return np.broadcast_to(mu, size)
+
+
+def as_given(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """A value that was given for a parameter, as an array of finite numbers."""
+    array = np.array(value, dtype=float)
+    if not np.isfinite(array).all():
+        raise ModelError(f"A moment's {name} must be finite, not {array.tolist()}.")
+    return array
+
+
 def as_bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:
     """A given bound as a vector."""
-    return None if sigma is None else np.atleast_1d(np.asarray(sigma, dtype=float))
+    return None if sigma is None else np.atleast_1d(as_given("sigma", sigma))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from drolayers.ambiguity.composite import Maximum
 from drolayers.ambiguity.conic_moment import Conic
 from drolayers.ambiguity.elementary import Image, Ridge, Separate
-from drolayers.ambiguity.moment import Learn, Moment, as_bound
+from drolayers.ambiguity.moment import Learn, Moment, as_bound, as_given
 from drolayers.ambiguity.outer import Identity, PNorm, PositiveSquared, Power, Square
 from drolayers.errors import ModelError
 
@@ -34,24 +34,24 @@ __all__ = [
 
 def Linear(mu: ArrayLike | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """μᵀy; the bound may have either sign, and two of them make a mean equality."""
-    return Ridge(Identity(), _array(mu), 0.0, as_bound(sigma))
+    return Ridge(Identity(), _array("mu", mu), 0.0, as_bound(sigma))
 
 
 def Absolute(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """|μᵀy - h|."""
-    return Ridge(PNorm(1), _array(mu), _scalar(h), as_bound(sigma))
+    return Ridge(PNorm(1), _array("mu", mu), _scalar(h), as_bound(sigma))
 
 
 def AbsolutePower(  # noqa: N802
     p: float, mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None
 ) -> Moment:
     """|μᵀy - h|ᵖ for p ≥ 1."""
-    return Ridge(PNorm(1) if p == 1 else Power(float(p)), _array(mu), _scalar(h), as_bound(sigma))
+    return Ridge(PNorm(1) if p == 1 else Power(float(p)), _array("mu", mu), _scalar(h), as_bound(sigma))
 
 
 def PositiveSquare(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """((μᵀy - h)⁺)²."""
-    return Ridge(PositiveSquared(), _array(mu), _scalar(h), as_bound(sigma))
+    return Ridge(PositiveSquared(), _array("mu", mu), _scalar(h), as_bound(sigma))
 
 
 def Norm(  # noqa: N802
@@ -59,8 +59,8 @@ def Norm(  # noqa: N802
 ) -> Moment:
     """‖Ay - μ‖ₚ for p ≥ 1; A is the identity unless given, and learnt if ``A=dro.Learn(m, n)``."""
     if A is None:
-        return Separate(PNorm(float(p)), mu=_array(mu), sigma=as_bound(sigma))
-    return Image(PNorm(float(p)), A if isinstance(A, Learn) else np.array(A, dtype=float), _array(mu), as_bound(sigma))
+        return Separate(PNorm(float(p)), mu=_array("mu", mu), sigma=as_bound(sigma))
+    return Image(PNorm(float(p)), A if isinstance(A, Learn) else as_given("A", A), _array("mu", mu), as_bound(sigma))
 
 
 def SquaredNorm(  # noqa: N802
@@ -70,7 +70,7 @@ def SquaredNorm(  # noqa: N802
     chosen = None if index is None else tuple(int(i) for i in np.atleast_1d(index))
     if chosen is not None and len(set(chosen)) != len(chosen):
         raise ModelError(f"SquaredNorm's index {list(chosen)} names a coordinate twice.")
-    return Separate(Square(), chosen, None, _array(mu), as_bound(sigma))
+    return Separate(Square(), chosen, None, _array("mu", mu), as_bound(sigma))
 
 
 def maximum(*moments: Moment) -> Moment:
@@ -88,11 +88,11 @@ def grouped_squares(dim: int, size: int) -> Moment:
     return Separate(Square(), None, tuple(i // size for i in range(dim)))
 
 
-def _array(value: ArrayLike | None) -> NDArray[np.float64] | None:
+def _array(name: str, value: ArrayLike | None) -> NDArray[np.float64] | None:
     """A given parameter as an array."""
-    return None if value is None else np.array(value, dtype=float)
+    return None if value is None else as_given(name, value)
 
 
 def _scalar(value: float | None) -> float | None:
     """A given scalar."""
-    return None if value is None else float(value)
+    return None if value is None else float(as_given("h", value))

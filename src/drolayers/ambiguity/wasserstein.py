@@ -115,6 +115,8 @@ class Wasserstein(AmbiguitySet):
         """Atoms and weights of the right shapes, finite, with weights that are probabilities."""
         if nominal is None:
             raise ShapeError("A Wasserstein ball needs its nominal distribution: pass nominal(z) beside theta.")
+        if len(nominal) != 2 or not all(isinstance(part, Tensor) for part in nominal):
+            raise ShapeError("The nominal distribution is a pair of tensors: atoms and weights.")
         atoms, weights = nominal
         shapes = (batch, self.atoms, self.y.dim), (batch, self.atoms)
         if tuple(atoms.shape) != shapes[0] or tuple(weights.shape) != shapes[1]:
@@ -122,10 +124,16 @@ class Wasserstein(AmbiguitySet):
                 f"The nominal distribution needs atoms of shape {shapes[0]} and weights of shape {shapes[1]}, "
                 f"not {tuple(atoms.shape)} and {tuple(weights.shape)}."
             )
-        if not (bool(atoms.isfinite().all()) and bool((weights >= 0).all())):
-            raise ShapeError("The nominal distribution holds NaN, infinities or negative weights.")
-        if not bool(((weights.sum(1) - 1.0).abs() < 1e-5).all()):
-            raise ShapeError("The weights of the nominal distribution must add up to one for every item.")
+        bad = ~(atoms.isfinite().all((1, 2)) & (weights >= 0).all(1))
+        if bool(bad.any()):
+            raise ShapeError(
+                f"The nominal distribution holds NaN, infinities or negative weights in items {_where(bad)}."
+            )
+        off = ~((weights.sum(1) - 1.0).abs() < 1e-5)
+        if bool(off.any()):
+            raise ShapeError(
+                f"The weights of the nominal distribution must add up to one, not so in items {_where(off)}."
+            )
         return atoms.double(), weights.double()
 
     def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
@@ -217,3 +225,8 @@ class _SharedTerm(Term):
 def _tiled(expression: cp.Expression, count: int) -> cp.Expression:
     """A vector repeated."""
     return expression if count == 1 else cp.hstack([expression] * count)
+
+
+def _where(mask: Tensor) -> list[int]:
+    """The first few items of a mask."""
+    return mask.nonzero()[:8, 0].tolist()

@@ -122,7 +122,9 @@ def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constr
     """CVXPY's parametrised cone program."""
     # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
     fresh = cp.Problem(objective, constraints)
-    return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend="COO")[0]["param_prob"]
+    # CVXPY multiplies infinite bounds by zeros on its way.
+    with np.errstate(invalid="ignore"):
+        return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend="COO")[0]["param_prob"]
 
 
 def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:

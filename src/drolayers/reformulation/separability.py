@@ -93,10 +93,11 @@ def block_rows(cost: PiecewiseCost, links: Sequence[NDArray[np.int64]]) -> Block
     blocks: list[NDArray[np.int64]] = []
     pieces_by_term = {int(j): np.flatnonzero(term == j) for j in multi}
     for block, terms in terms_of.items():
-        count = int(np.prod([pieces_of[j] for j in terms], dtype=float))
+        with np.errstate(over="ignore"):
+            count = np.prod([pieces_of[j] for j in terms], dtype=float)
         if count > LIMIT:
             raise ModelError(
-                f"The worst case needs {count:,} combinations of pieces in one block of {members[block].size} "
+                f"The worst case needs {count:.6g} combinations of pieces in one block of {members[block].size} "
                 f"coordinates (the limit is {LIMIT:,}), since the ambiguity set, the support or a maximum ties them "
                 "together: use additive moments (Norm(1), SquaredNorm), a Wasserstein ball of (norm 1, order 1) or "
                 "(norm 2, order 2), or fewer pieces."
@@ -164,7 +165,10 @@ def _components(dim: int, groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int
 
 def _affine(linear: sp.csr_array, constant: NDArray[np.float64], stack: cp.Expression) -> cp.Expression:
     """``linear @ stack + constant``, a plain constant where the decision does not enter."""
-    return cp.Constant(constant) if linear.nnz == 0 else cp.Constant(linear) @ stack + constant
+    if linear.nnz == 0:
+        return cp.Constant(constant)
+    # CVXPY's COO back end trips over products of parameters with a constant that is all zero.
+    return cp.Constant(linear) @ stack + constant if constant.any() else cp.Constant(linear) @ stack
 
 
 def _sign(linear: sp.csr_array, constant: NDArray[np.float64], variables: Sequence[cp.Variable]) -> NDArray[np.float64]:

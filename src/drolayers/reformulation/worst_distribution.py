@@ -2,8 +2,8 @@
 
 For a row k with slope a_k and offset b_k, p_k = ∂f/∂b_k is the mass on which the row is active and m_k = ∂f/∂a_k the
 mean of y there, times that mass. So y_k = m_k/p_k is an atom; where p_k vanishes but m_k does not, mass escapes to
-infinity and m_k is its direction (mass times distance). Blocks come with atoms of their own: the quantile coupling joins
-them without changing costs or moments.
+infinity and m_k is its direction (mass times distance). Blocks come with atoms of their own: the quantile coupling
+joins them without changing costs or moments.
 """
 
 from __future__ import annotations
