@@ -1,4 +1,4 @@
-"""The paper's portfolio, robust against every distribution with the given moments: solved and differentiated in a batch.
+"""The paper's portfolio, robust against all distributions of given moments: a batch solved and differentiated.
 
     min over x of the worst case of -yᵀx  over all distributions with E(yᵢ - μᵢ)² ≤ σᵢ,   x ≥ 0, 1ᵀx = 1
 
@@ -43,13 +43,11 @@ def main() -> None:
 
     print(f"{solution}: {1e3 * (solved - start):.0f} ms forward, {1e3 * (done - solved):.0f} ms backward")
     print(f"loss {loss:.5f} = minus the mean return of the decisions\n")
-    print(
-        f"{'item':>4}  {'status':<8}  {'worst-case cost':>15}  {'assets held':>11}  {'|dl/dmu|':>8}  {'|dl/dsigma|':>11}"
-    )
+    print(f"{'item':>4}  {'status':<8}  {'worst-case cost':>15}  {'held':>4}  {'|dl/dmu|':>8}  {'|dl/dsigma|':>11}")
     held = (solution.variable(x) > 1e-3).sum(1)
     for i in range(5):
         print(
-            f"{i:4d}  {solution.statuses[i]!s:<8}  {solution.objective[i]:15.6f}  {held[i]:11d}  "
+            f"{i:4d}  {solution.statuses[i]!s:<8}  {solution.objective[i]:15.6f}  {held[i]:4d}  "
             f"{mean.grad[i].norm():8.1e}  {variance.grad[i].norm():11.1e}"
         )
     print("   …")
