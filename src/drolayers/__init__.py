@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from drolayers.errors import DROError, MissingExtraError, ModelError, ShapeError, SolveError
     from drolayers.layer import Decision, DROLayer
     from drolayers.problem import DecisionProblem
+    from drolayers.projection import Projection
     from drolayers.status import Status
     from drolayers.surrogate import RelativeTemperature
     from drolayers.uncertainty import Uncertain
@@ -32,6 +33,7 @@ _HOME = {
     "MissingExtraError": "errors",
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",
+    "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "ShapeError": "errors",
     "SolveError": "errors",
@@ -41,7 +43,7 @@ _HOME = {
     "cvar": "cost.risk",
     "recourse": "cost.recourse",
 }
-_MODULES = {"moments": "ambiguity.moments", "support": "support"}
+_MODULES = {"moments": "ambiguity.moments", "nominal": "nominal", "support": "support"}
 
 __all__ = [
     "DROError",
@@ -52,6 +54,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "MomentSet",
+    "Projection",
     "RelativeTemperature",
     "ShapeError",
     "SolveError",

@@ -1,0 +1,194 @@
+"""What every nominal distribution Q_z = Σ ω_n(z) δ_{y_n} has in common: data, standardisation, the heaviest atoms."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from drolayers.errors import ModelError, ShapeError
+
+
+class NominalDistribution(nn.Module, ABC):
+    """Weights ω_n(z) over training outcomes; called on ``z (batch, dz)`` it gives atoms and weights.
+
+    Everything that ``fit`` learns is a tensor buffer, so that it is saved with ``state_dict`` (and with any model that
+    holds it), moves with ``to(device)``, and is loaded into an object that was never fitted.
+
+    The number of atoms is the same for every call. Where the data cannot fill it (fewer training points, or fewer of
+    them in reach), the rest is padded with copies of the heaviest atom whose weight is zero.
+
+    Args:
+        max_atoms: keep only the heaviest atoms and renormalise their weights; None keeps all.
+        standardize: whether covariates are divided by their standard deviations first; constant columns are left as
+            they are, and so have no influence.
+    """
+
+    covariates: Tensor
+    outcomes: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, max_atoms: int | None, standardize: bool) -> None:
+        super().__init__()
+        if max_atoms is not None:
+            positive("max_atoms", max_atoms)
+        self.max_atoms, self.standardize = max_atoms, bool(standardize)
+        for name in ("covariates", "outcomes"):
+            self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
+        for name in ("shift", "scale"):
+            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+
+    @abstractmethod
+    def learn(self) -> None:
+        """Whatever must be prepared once ``covariates`` (standardised) and ``outcomes`` are there."""
+
+    @abstractmethod
+    def weigh(
+        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None
+    ) -> Float[Tensor, "batch training"]:
+        """Nonnegative weights of all training points, zero for the excluded ones; not all zero."""
+
+    @property
+    def wanted(self) -> int | None:
+        """The number of atoms asked for; None for all."""
+        return self.max_atoms
+
+    @property
+    def atoms(self) -> int:
+        """The number of atoms of every answer."""
+        self._check_fitted()
+        return len(self.outcomes) if self.wanted is None else self.wanted
+
+    def fit(self, Z: Any, Y: Any) -> Self:
+        """Take in training data.
+
+        Args:
+            Z: covariates ``(N, dz)``; a tensor, an array or a data frame.
+            Y: outcomes ``(N, dim)``.
+        """
+        covariates, outcomes = matrix(Z, "Z"), matrix(Y, "Y")
+        if len(covariates) != len(outcomes):
+            raise ShapeError(f"Z has {len(covariates)} rows and Y has {len(outcomes)}: there must be one for each.")
+        if not len(covariates):
+            raise ShapeError("fit needs at least one training point.")
+        # In place of the old buffers, on their device.
+        device = self.covariates.device
+        self.shift, self.scale = (t.to(device) for t in self._standardisation(covariates))
+        self.outcomes = outcomes.to(device)
+        self.covariates = (covariates.to(device) - self.shift) / self.scale
+        self.learn()
+        if self.wanted is not None and self.wanted > len(outcomes):
+            warnings.warn(
+                f"{type(self).__name__} asks for {self.wanted} atoms but has {len(outcomes)} training points: "
+                "the rest is padded with atoms of weight zero.",
+                stacklevel=2,
+            )
+        return self
+
+    def _standardisation(self, covariates: Tensor) -> tuple[Tensor, Tensor]:
+        """Shift and scale of every column."""
+        if not self.standardize:
+            return torch.zeros_like(covariates[0]), torch.ones_like(covariates[0])
+        mean = covariates.mean(0)
+        deviation = (covariates - mean).square().mean(0).sqrt()
+        # A constant column has a deviation of rounding errors only.
+        constant = deviation <= 1e-12 * covariates.abs().amax(0)
+        return mean, torch.where(constant, torch.ones_like(deviation), deviation)
+
+    def forward(
+        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None
+    ) -> tuple[Float[Tensor, "batch atom dim"], Float[Tensor, "batch atom"]]:
+        """Atoms, heaviest first, and their weights, which add up to one; in the type and on the device of ``z``.
+
+        Args:
+            z: covariates.
+            exclude: for every item the training point (its row in ``fit``) that it must not see, so that a training
+                point can be asked about without itself; -1 for none.
+        """
+        self._check_fitted()
+        points = self._standardised(z)
+        hidden = None if exclude is None else self._checked_exclude(exclude, len(points))
+        with torch.no_grad():
+            raw = self.weigh(points, hidden)
+            weights, index = raw.topk(min(self.atoms, raw.shape[1]), dim=1)
+            if self.atoms > weights.shape[1]:
+                missing = self.atoms - weights.shape[1]
+                weights = nn.functional.pad(weights, (0, missing))
+                index = nn.functional.pad(index, (0, missing))
+            # Atoms without weight may be anything; a copy of the heaviest lies in every support that the others do.
+            index = torch.where(weights > 0, index, index[:, :1])
+            weights = weights / weights.sum(1, keepdim=True)
+            return self.outcomes[index].to(z), weights.to(z)
+
+    def _standardised(self, z: Tensor) -> Tensor:
+        """Checked covariates in the units of the training data."""
+        width = self.covariates.shape[1]
+        if not isinstance(z, Tensor) or not z.is_floating_point() or z.dim() != 2 or z.shape[1] != width:
+            shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise ShapeError(f"z must be a floating-point tensor of shape (batch, {width}), not {shape}.")
+        if not bool(z.isfinite().all()):
+            where = (~z.isfinite().all(1)).nonzero()[:8, 0].tolist()
+            raise ShapeError(f"z holds NaN or infinity in items {where}.")
+        return (z.detach().to(self.shift) - self.shift) / self.scale
+
+    def _checked_exclude(self, exclude: Tensor, batch: int) -> Tensor:
+        """Indices of training points, one an item."""
+        hidden = torch.as_tensor(exclude, device=self.covariates.device)
+        count = len(self.covariates)
+        if hidden.shape != (batch,) or hidden.is_floating_point() or hidden.dtype == torch.bool:
+            raise ShapeError(f"exclude must hold one whole number for each of the {batch} items, -1 for none.")
+        if bool(((hidden < -1) | (hidden >= count)).any()):
+            raise ShapeError(f"exclude must lie between -1 and {count - 1}, the rows of the training data.")
+        if count == 1 and bool((hidden == 0).any()):
+            raise ShapeError("The only training point cannot be excluded: there would be no atom left.")
+        return hidden.long()
+
+    def _check_fitted(self) -> None:
+        if not len(self.covariates):
+            raise ModelError(f"This {type(self).__name__} has no data yet: call fit(Z, Y) or load a state first.")
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take the shapes of the saved buffers, since they depend on the data."""
+        for name, buffer in self.named_buffers(recurse=False):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and saved.shape != buffer.shape:
+                setattr(self, name, buffer.new_zeros(saved.shape))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def distances(z: Tensor, covariates: Tensor, exclude: Tensor | None) -> Float[Tensor, "batch training"]:
+    """Euclidean distances to all training points, infinite for the excluded ones."""
+    # Differences rather than products: equal points must be at distance zero.
+    found = torch.cdist(z, covariates, compute_mode="donot_use_mm_for_euclid_dist")
+    return found if exclude is None else found.masked_fill(excluded(exclude, found.shape[1]), torch.inf)
+
+
+def excluded(exclude: Tensor, count: int) -> Tensor:
+    """The mask of excluded training points, ``(batch, training)``."""
+    return torch.arange(count, device=exclude.device) == exclude[:, None]
+
+
+def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
+    """A table of numbers as a float64 tensor."""
+    try:
+        found = value.detach().double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{name} must be a table of numbers: {error}") from error
+    if found.dim() != 2 or not found.shape[1]:
+        raise ShapeError(f"{name} must have shape (N, columns), not {tuple(found.shape)}.")
+    if not bool(found.isfinite().all()):
+        where = (~found.isfinite().all(1)).nonzero()[:8, 0].tolist()
+        raise ShapeError(f"{name} holds NaN or infinity in rows {where}: drop or impute them first.")
+    return found.clone()
+
+
+def positive(name: str, value: object) -> None:
+    """Raise unless a setting is a positive whole number."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ModelError(f"{name} must be a positive whole number, not {value!r}.")

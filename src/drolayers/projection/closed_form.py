@@ -1,0 +1,227 @@
+"""Moments whose projection comes down to a formula or to one scalar equation a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.composite import Scaled
+from drolayers.ambiguity.elementary import Ridge, Separate
+from drolayers.ambiguity.moment import Moment
+from drolayers.ambiguity.outer import Identity, PNorm, Power, Square
+from drolayers.projection.root import decreasing_root, implicit
+from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
+
+SLACK = 1e-12
+"""Relative excess of a fixed bound that is put down to rounding."""
+
+
+def closed_form(task: Task) -> Rule | None:
+    """The closed form of a moment's projection, where there is one."""
+    from drolayers.projection.absolute import AbsoluteDeviation
+
+    if not task.free:
+        return Clip(task)
+    moment: Moment = task.moment
+    factor = 1.0
+    while isinstance(moment, Scaled):
+        factor, moment = factor * moment.factor, moment.member
+    if factor == 0:
+        return Clip(task)
+    if isinstance(moment, Ridge) and isinstance(moment.outer, Identity):
+        return HalfSpace(task, factor)
+    coordinates = _coordinates(moment, task.dim)
+    if coordinates is None:
+        return None
+    outer = moment.outer  # type: ignore[attr-defined]
+    if (isinstance(outer, Square) and outer.p == 2) or (isinstance(outer, Power) and outer.p == 2):
+        return SquaredDeviation(task, factor, coordinates)
+    single = coordinates.label.size == 1
+    if isinstance(outer, PNorm) and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
+        return AbsoluteDeviation(task, factor, coordinates)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Coordinates that a moment compares with its centre: those of ``y``, or one along a fixed direction.
+
+    ``name`` is the centre's parameter; ``label`` the bound of every coordinate.
+    """
+
+    name: str
+    index: NDArray[np.int64] | None
+    direction: NDArray[np.float64] | None
+    label: NDArray[np.int64]
+
+    def of(self, cloud: Cloud) -> Float[Tensor, "batch atom coordinate"]:
+        """The atoms in these coordinates."""
+        if self.direction is not None:
+            return cloud.atoms @ torch.as_tensor(self.direction).to(cloud.atoms)[:, None]
+        return cloud.atoms if self.index is None else cloud.atoms[..., self.index]
+
+
+def _coordinates(moment: Moment, dim: int) -> Coordinates | None:
+    """Those of a moment φ(u - centre) with a free centre."""
+    if isinstance(moment, Separate) and moment.mu is None:
+        index = moment.coordinates(dim)
+        label = np.zeros(index.size, dtype=np.int64) if moment.label is None else np.array(moment.label)
+        return Coordinates("mu", None if moment.index is None else index, None, label)
+    if isinstance(moment, Ridge) and moment.mu is not None and moment.h is None:
+        return Coordinates("h", None, moment.mu, np.zeros(1, dtype=np.int64))
+    return None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Clip(Rule):
+    """Keep α and raise σ: the closest point where nothing else is free, a cheap one where something is."""
+
+    task: Task
+
+    def summarise(self, cloud: Cloud) -> Cloud:
+        """The distribution itself."""
+        return cloud
+
+    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
+        """From the moment's values at the atoms."""
+        return self.task.require(expectation(self.task.moment, alpha, summary))
+
+    def nearest(
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Any
+    ) -> Move:
+        """α itself."""
+        return Move({}, None if self.task.free_bound else ~valid.all(1))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HalfSpace(Rule):
+    """μᵀy: all valid (μ, σ) form a half-space, since only the mean ȳ of the nominal distribution matters."""
+
+    task: Task
+    factor: float
+
+    def summarise(self, cloud: Cloud) -> Float[Tensor, "batch dim"]:
+        """The mean."""
+        return self.factor * cloud.mean(cloud.atoms)
+
+    def needed(self, alpha: Values, summary: Tensor) -> Float[Tensor, "batch bound"]:
+        """μᵀȳ."""
+        return self.task.require((alpha["mu"] * summary).sum(1, keepdim=True))
+
+    def nearest(
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Tensor
+    ) -> Move:
+        """μ - t ȳ/w with t = excess / (Σ ȳ²/w + 1/w_σ)."""
+        weight = self.task.weight("mu", summary)
+        length = (summary**2 / weight).sum(1, keepdim=True)
+        if self.task.free_bound:
+            length = length + 1.0 / self.task.weight("sigma", summary)
+        stuck = length <= 0
+        excess = self.needed(alpha, summary) - sigma
+        moved = alpha["mu"] - excess / torch.where(stuck, torch.ones_like(length), length) * summary / weight
+        kept = valid | stuck
+        return Move({"mu": torch.where(kept, alpha["mu"], moved)}, (stuck & ~valid)[:, 0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SquaredDeviation(Rule):
+    """‖y_I - μ‖², one or several bounds: Σω_n‖y_n - μ‖² = ‖μ - ȳ‖² + v, with the mean ȳ and variance v.
+
+    With d = μ⁰ - ȳ and the multiplier λ of a bound, μ = ȳ + d w/(w + λc) and σ = σ⁰ + λ/2w_σ, where c = 1 + r; λ is the
+    root of  c(Σ d²(w/(w + λc))² + v) + m - σ⁰ - λ/2w_σ,  which is convex and decreasing (a cubic when multiplied out).
+    """
+
+    task: Task
+    factor: float
+    coordinates: Coordinates
+
+    def summarise(self, cloud: Cloud) -> tuple[Tensor, Tensor]:
+        """Mean, coordinate by coordinate, and variance, bound by bound."""
+        points = self.coordinates.of(cloud)
+        mean = cloud.mean(points)
+        return mean, self._by_bound(cloud.mean((points - mean[:, None]) ** 2))
+
+    def needed(self, alpha: Values, summary: tuple[Tensor, Tensor]) -> Float[Tensor, "batch bound"]:
+        """‖μ - ȳ‖² + v."""
+        mean, variance = summary
+        return self.task.require(self.factor * (self._by_bound((self._centre(alpha) - mean) ** 2) + variance))
+
+    def nearest(
+        self,
+        alpha: Values,
+        sigma: Float[Tensor, "batch bound"],
+        valid: Bool[Tensor, "batch bound"],
+        summary: tuple[Tensor, Tensor],
+    ) -> Move:
+        """One multiplier a bound."""
+        mean, variance = summary
+        centre = self._centre(alpha)
+        away = centre - mean
+        members, bounds, weight = (torch.as_tensor(t, device=mean.device) for t in self._classes)
+        c = self.factor * (1.0 + self.task.relative)
+        squares = away.new_zeros(len(away), len(weight)).index_add(1, members, away**2)
+        # Half the inverse weight of σ: how fast the bound rises with the multiplier.
+        rise = 0.5 / self._bound_weight(mean) if self.task.free_bound else torch.zeros_like(variance[0])
+        room = sigma - self.task.margin - c * variance
+        infeasible = torch.zeros_like(valid)
+        if not self.task.free_bound:
+            infeasible = room < -SLACK * (sigma.abs() + c * variance)
+            total = torch.zeros_like(room).index_add(1, bounds, squares)
+            room = torch.maximum(room, 1e-24 * (c * total).detach())
+
+        def excess(multiplier: Tensor) -> tuple[Tensor, Tensor]:
+            shrunk = weight / (weight + c * multiplier[:, bounds])
+            spread = torch.zeros_like(room).index_add(1, bounds, squares * shrunk**2)
+            slope = torch.zeros_like(room).index_add(1, bounds, squares * shrunk**3 / weight)
+            return c * spread - room - rise * multiplier, -2.0 * c**2 * slope - rise
+
+        with torch.no_grad():
+            zero = torch.zeros_like(room)
+            violation = excess(zero)[0]
+            if self.task.free_bound:
+                far = violation / rise
+            else:
+                far = weight.max() / c * ((violation + room) / room.clamp(min=1e-300)).clamp(min=1.0).sqrt()
+            far = torch.where(valid | infeasible, zero, far.clamp(min=0.0))
+            found = decreasing_root(excess, zero, far)
+        multiplier = implicit(found, excess)
+        shrunk = weight / (weight + c * multiplier[:, bounds])
+        kept = (valid | infeasible)[:, self._label(mean)]
+        moved = torch.where(kept, centre, mean + shrunk[:, members] * away)
+        name = self.coordinates.name
+        return Move({name: moved.reshape(alpha[name].shape)}, (infeasible & ~valid).any(1))
+
+    @cached_property
+    def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Coordinates of one bound and one weight enter together: each one's class, the classes' bounds and weights."""
+        label = self.coordinates.label
+        weight = np.broadcast_to(self.task.weights[self.coordinates.name], label.shape)
+        keys, member = np.unique(np.stack([label, weight]), axis=1, return_inverse=True)
+        return member.ravel(), keys[0].astype(np.int64), keys[1]
+
+    def _centre(self, alpha: Values) -> Float[Tensor, "batch coordinate"]:
+        """The centre, also where it is a scalar."""
+        centre = alpha[self.coordinates.name]
+        return centre.reshape(len(centre), -1)
+
+    def _label(self, like: Tensor) -> Tensor:
+        return torch.as_tensor(self.coordinates.label, device=like.device)
+
+    def _bound_weight(self, like: Tensor) -> Tensor:
+        return self.task.weight("sigma", like).reshape(-1).expand(self.task.moment.bounds)
+
+    def _by_bound(self, values: Float[Tensor, "batch coordinate"]) -> Float[Tensor, "batch bound"]:
+        """Sums over the coordinates of every bound."""
+        if self.task.moment.bounds == 1:
+            return values.sum(1, keepdim=True)
+        return values.new_zeros(len(values), self.task.moment.bounds).index_add(1, self._label(values), values)

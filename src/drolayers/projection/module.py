@@ -1,0 +1,248 @@
+"""The projection layer: from any θ to the closest one whose set contains the nominal distribution."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, final, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from drolayers.ambiguity.base import AmbiguitySet, Nominal
+from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.ambiguity.wasserstein import Wasserstein
+from drolayers.conic import Engine, make_engine
+from drolayers.errors import ModelError, ShapeError
+from drolayers.projection.closed_form import Clip, closed_form
+from drolayers.projection.conic import ConeRule
+from drolayers.projection.radius import needed_radius
+from drolayers.projection.report import Report
+from drolayers.projection.rule import Cloud, Rule, Task, raised
+from drolayers.status import Status
+
+Method = Literal["auto", "closed_form", "conic", "clip"]
+_METHODS = ("auto", "closed_form", "conic", "clip")
+_TOLERANCE = 1e-11
+_OUTSIDE = 1e-6
+"""How far, relative to its size, an atom may lie outside the support before that is remarked upon."""
+
+
+class ProjectionWarning(UserWarning):
+    """Some items could not be projected."""
+
+
+@final
+class Projection(nn.Module):
+    """The closest θ whose ambiguity set contains the nominal distribution, so that it is never empty.
+
+    It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + relative)·Σ_n ω_n g_i(y_n, α_i) + margin ≤ σ_i for every bound.
+    A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
+    raised to (1 + relative)·d + margin, where d is the distance from the nominal distribution to the support (zero when
+    all atoms lie in it). Gradients flow to θ, and to the nominal distribution where that needs them.
+
+    Args:
+        ambiguity: the set.
+        weights: w by parameter name (a number, or an array of the parameter's shape; one where not named), or one flat
+            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``.
+        margin: an absolute distance to the boundary, in units of the bounds. With any positive margin the set has a
+            distribution that satisfies every bound strictly (Slater's condition).
+        relative: the same relative to what the nominal distribution needs; not used for bounds that may be negative.
+        method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
+            others), ``"conic"`` (a cone program for every moment), ``"auto"`` (the closed form where there is one, else
+            the cone program, else clip: a Conic moment that is not convex in its parameters), or ``"clip"`` (keep α and
+            raise σ: not the closest point, but cheap).
+        engine: the engine of the cone programs.
+
+    Attributes:
+        last: the :class:`Report` of the last call: a status an item, and a sentence for each that could not be done.
+    """
+
+    def __init__(
+        self,
+        ambiguity: AmbiguitySet,
+        weights: Mapping[str, ArrayLike] | ArrayLike | None = None,
+        margin: float = 0.0,
+        relative: float = 0.0,
+        method: Method = "auto",
+        engine: str | Engine = "auto",
+    ) -> None:
+        super().__init__()
+        if not isinstance(ambiguity, MomentSet | Wasserstein):
+            raise ModelError(f"Projection needs a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
+        if method not in _METHODS:
+            raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
+        for name, value in (("margin", margin), ("relative", relative)):
+            if not (np.isfinite(value) and value >= 0):
+                raise ModelError(f"{name} must be a finite nonnegative number, not {value!r}.")
+        self.ambiguity, self.method = ambiguity, method
+        self.margin, self.relative = float(margin), float(relative)
+        self.weights = _weights(ambiguity, weights)
+        self.last: Report | None = None
+        self._warned = False
+        self.rules: tuple[Rule, ...] = ()
+        if isinstance(ambiguity, MomentSet):
+            chosen = make_engine(engine)
+            # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
+            careful = replace(chosen, backend=chosen.backend.with_tolerance(_TOLERANCE))
+            self._names = _public_names(ambiguity)
+            self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
+
+    def _tasks(self, ambiguity: MomentSet) -> list[Task]:
+        """One a moment, with its weights by the moment's own names."""
+        tasks = []
+        for i, (moment, names) in enumerate(zip(ambiguity.moments, self._names, strict=True)):
+            own = {name: self.weights[public] for name, public in names.items()}
+            relative = 0.0 if moment.signed else self.relative
+            tasks.append(Task(moment, i, ambiguity.y.dim, own, self.margin, relative))
+        return tasks
+
+    def _rule(self, task: Task, engine: Engine) -> Rule:
+        """The method for one moment."""
+        if self.method == "clip":
+            return Clip(task)
+        if self.method != "conic" and (found := closed_form(task)) is not None:
+            return found
+        if self.method == "closed_form":
+            raise ModelError(
+                f"Moment {task.position} ({type(task.moment).__name__}) has no closed-form projection: "
+                "use method='auto' or 'conic'."
+            )
+        if not task.free:
+            return Clip(task)
+        rule = ConeRule(task, engine)
+        try:
+            rule.compiled(1)
+        except ModelError:
+            if self.method == "conic":
+                raise
+            return Clip(task)
+        return rule
+
+    def extra_repr(self) -> str:
+        """The set and the methods in use."""
+        used = ", ".join(type(rule).__name__ for rule in self.rules)
+        return f"{self.ambiguity}, margin={self.margin:g}, relative={self.relative:g}, method={self.method}: {used}"
+
+    @overload
+    def forward(self, theta: Tensor, nominal: Nominal) -> Tensor: ...
+    @overload
+    def forward(self, theta: Mapping[str, Tensor], nominal: Nominal) -> dict[str, Tensor]: ...
+    def forward(self, theta: Tensor | Mapping[str, Tensor], nominal: Nominal) -> Tensor | dict[str, Tensor]:
+        """Project a batch.
+
+        Args:
+            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``.
+
+        Returns:
+            θ in the form and type in which it came.
+
+        Raises:
+            ShapeError: wrong shapes, or NaN or infinity in θ or in the nominal distribution.
+        """
+        flat = self.ambiguity.flat(theta)
+        found, self.last = self._project(flat, nominal)
+        if not self._warned and not bool(self.last.ok.all()):
+            self._warned = True
+            item, sentence = next(iter(self.last.sentences.items()))
+            count = int((~self.last.ok).sum())
+            warnings.warn(
+                f"{count} of {len(flat)} items could not be projected; item {item}: {sentence}",
+                ProjectionWarning,
+                stacklevel=2,
+            )
+        return self.ambiguity.unpack(found) if isinstance(theta, Mapping) else found
+
+    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Nominal) -> Report:
+        """What becomes of every item, without gradients."""
+        with torch.no_grad():
+            return self._project(self.ambiguity.flat(theta), nominal)[1]
+
+    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Nominal) -> tuple[Tensor, Report]:
+        """The projection and its report."""
+        cloud = _cloud(self.ambiguity, nominal, flat)
+        report = Report.fresh(len(flat), flat.device)
+        double = flat.double()
+        if isinstance(self.ambiguity, Wasserstein):
+            needed = (1.0 + self.relative) * needed_radius(self.ambiguity, cloud) + self.margin
+            return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
+        assert isinstance(self.ambiguity, MomentSet)
+        found = self.ambiguity.unpack(double)
+        sigmas = self.ambiguity.sigmas(double)
+        for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
+            alpha = {n: v.expand(len(flat), *v.shape[1:]) for n, v in self.ambiguity.leaf_values(double, i).items()}
+            moved, bound = rule.apply(alpha, sigma, cloud, flat.dtype, report)
+            moved["sigma"] = bound
+            found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
+        self._look_outside(cloud, report)
+        return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
+
+    def _look_outside(self, cloud: Cloud, report: Report) -> None:
+        """Remark upon atoms that the set's own support excludes."""
+        with torch.no_grad():
+            atoms = cloud.atoms.detach()
+            allowed = _OUTSIDE * (1.0 + atoms.abs().amax(2))
+            outside = (self.ambiguity.y.support.violation(atoms) > allowed) & (cloud.weights > 0)
+        sentence = (
+            "The nominal distribution has atoms outside the support of y, so that no moment bound can contain it: "
+            "widen the support, or clean the outcomes."
+        )
+        report.note(outside.any(1), Status.INFEASIBLE, sentence)
+
+
+def _cloud(ambiguity: AmbiguitySet, nominal: Nominal, theta: Tensor) -> Cloud:
+    """Checked atoms and weights, where and as precise as the computation is done."""
+    try:
+        atoms, weights = nominal
+        batch, count, dim = atoms.shape
+        shaped = weights.shape == (batch, count) and count > 0
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ShapeError("Projection needs the nominal distribution as a pair (atoms, weights): nominal(z).") from error
+    if not shaped or batch != len(theta) or dim != ambiguity.y.dim:
+        raise ShapeError(
+            f"The nominal distribution needs atoms of shape ({len(theta)}, atom, {ambiguity.y.dim}) and weights of "
+            f"shape ({len(theta)}, atom), not {tuple(atoms.shape)} and {tuple(weights.shape)}."
+        )
+    if not (bool(atoms.isfinite().all()) and bool(weights.isfinite().all()) and bool((weights >= 0).all())):
+        raise ShapeError("The nominal distribution holds NaN, infinities or negative weights.")
+    total = weights.double().sum(1, keepdim=True)
+    if not bool(((total - 1.0).abs() < 1e-4).all()):
+        raise ShapeError("The weights of the nominal distribution must add up to one for every item.")
+    # Single precision leaves the sum off one by more than the projection's own accuracy.
+    return Cloud(atoms.to(theta.device).double(), (weights.double() / total).to(theta.device))
+
+
+def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:
+    """For every moment, the set's names of its own free parameters and bound, which stand in this order."""
+    public, dim = iter(ambiguity.parameters), ambiguity.y.dim
+    return [
+        {name: next(public) for name in (*moment.shapes(dim), *(("sigma",) if moment.sigma is None else ()))}
+        for moment in ambiguity.moments
+    ]
+
+
+def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLike | None) -> dict[str, np.ndarray]:
+    """The weight of every parameter, by public name."""
+    shapes = ambiguity.parameters
+    if weights is not None and not isinstance(weights, Mapping):
+        flat = np.asarray(weights, dtype=float)
+        if flat.shape != (ambiguity.size,):
+            raise ModelError(f"weights must have shape ({ambiguity.size},), not {flat.shape}, or be a dict by name.")
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+        parts = np.split(flat, ends[:-1])
+        weights = {name: part.reshape(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
+    given = {name: np.asarray(value, dtype=float) for name, value in (weights or {}).items()}
+    if unknown := sorted(set(given) - set(shapes)):
+        raise ModelError(f"weights names {unknown}; the set has parameters {list(shapes)}.")
+    found = {}
+    for name, shape in shapes.items():
+        value = given.get(name, np.ones(()))
+        if value.shape not in ((), shape) or not (np.isfinite(value).all() and (value > 0).all()):
+            raise ModelError(f"The weight of {name!r} must be positive and a number or of shape {shape}.")
+        found[name] = np.array(np.broadcast_to(value, shape))
+    return found

@@ -1,0 +1,32 @@
+"""The radius that a Wasserstein ball needs."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.ambiguity.wasserstein import Wasserstein
+from drolayers.projection.rule import Cloud
+from drolayers.support import Box
+
+
+def needed_radius(ball: Wasserstein, cloud: Cloud) -> Float[Tensor, "batch 1"]:
+    """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
+    atoms, weights = ball.check_nominal((cloud.atoms, cloud.weights), len(cloud.weights))
+    support = ball.y.support
+    if isinstance(support, Box):
+        # Coordinate by coordinate, in every norm.
+        lo, hi = (torch.as_tensor(end).to(atoms) for end in support.ends(ball.y.dim))
+        gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
+        distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
+        moved = (weights * distance**ball.order).sum(1, keepdim=True)
+        return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
+    needed = torch.zeros_like(weights[:, :1])
+    items = (support.violation(atoms.detach()) > 0).any(1).nonzero()[:, 0]
+    if not items.numel():
+        return needed
+    # Relative to a radius of one, what is missing is the distance less one.
+    one = torch.ones_like(needed[items])
+    missing = ball.emptiness(one, (atoms[items], weights[items])).to(needed)
+    return needed.index_copy(0, items, (missing[:, None] + 1.0).clamp(min=0.0))

@@ -1,0 +1,178 @@
+"""How the parameters of one moment are moved: the part that all methods share.
+
+The moments of a set share no parameters, so that
+
+    min Σ_j w_j (θ_j - θ⁰_j)²   subject to   (1 + r) Σ_n ω_n g_i(y_n, α_i) + m ≤ σ_i for every i
+
+falls apart into one problem a moment. A rule knows its minimiser α; σ is then what the nominal distribution needs at
+that α, since the constraint is active wherever θ⁰ violates it. So a rule's σ is exact whatever the accuracy of its α.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drolayers.ambiguity.moment import Moment
+from drolayers.projection.report import Report
+from drolayers.status import Status
+
+Values = dict[str, Tensor]
+"""A moment's parameters by name, ``(batch, *shape)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cloud:
+    """The nominal distributions of a batch, in float64."""
+
+    atoms: Float[Tensor, "batch atom dim"]
+    weights: Float[Tensor, "batch atom"]
+
+    def __getitem__(self, items: Tensor) -> Cloud:
+        return Cloud(self.atoms[items], self.weights[items])
+
+    def mean(self, values: Float[Tensor, "batch atom value"]) -> Float[Tensor, "batch value"]:
+        """Σ ω_n v_n."""
+        return torch.bmm(self.weights[:, None], values)[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One moment as the projection sees it.
+
+    Args:
+        moment: the moment.
+        position: its place in the set.
+        dim: number of coordinates of y.
+        weights: the weight of every free parameter in the distance, by name; "sigma" among them where it is free.
+        margin: m.
+        relative: r; zero for moments that can be negative.
+    """
+
+    moment: Moment
+    position: int
+    dim: int
+    weights: Mapping[str, NDArray[np.float64]]
+    margin: float
+    relative: float
+
+    @property
+    def free_bound(self) -> bool:
+        """Whether σ is learnt."""
+        return self.moment.sigma is None
+
+    @property
+    def free(self) -> list[str]:
+        """The learnable parameters apart from σ."""
+        return list(self.moment.shapes(self.dim))
+
+    def weight(self, name: str, like: Tensor) -> Tensor:
+        """The weight of a parameter as a tensor."""
+        return torch.as_tensor(self.weights[name], dtype=like.dtype, device=like.device)
+
+    def require(self, expectation: Tensor) -> Tensor:
+        """The bound that an expectation needs."""
+        return (1.0 + self.relative) * expectation + self.margin
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """Where a rule moves α, and which items it could not move to where they must be."""
+
+    alpha: Values
+    infeasible: Bool[Tensor, "batch"] | None = None
+    failed: Bool[Tensor, "batch"] | None = None
+
+
+class Rule(ABC):
+    """A method for one moment."""
+
+    task: Task
+
+    @abstractmethod
+    def summarise(self, cloud: Cloud) -> Any:
+        """What the rule needs to know of the nominal distribution, computed once a call."""
+
+    @abstractmethod
+    def needed(self, alpha: Values, summary: Any) -> Float[Tensor, "batch bound"]:
+        """The bounds that the nominal distribution needs under some α."""
+
+    @abstractmethod
+    def nearest(
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Any
+    ) -> Move:
+        """The minimising α; differentiable, and with the parameters of valid bounds returned as they came."""
+
+    @final
+    def apply(
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], cloud: Cloud, dtype: torch.dtype, report: Report
+    ) -> tuple[Values, Float[Tensor, "batch bound"]]:
+        """Move one moment's parameters and raise its bounds.
+
+        Args:
+            alpha: all parameters of the moment, given ones included, in float64.
+            sigma: its bounds, in float64.
+            cloud: the nominal distribution.
+            dtype: the type in which θ will be returned, so that rounding cannot undo the projection.
+            report: where to say what could not be done.
+        """
+        summary = self.summarise(cloud)
+        with torch.no_grad():
+            valid = self.needed(alpha, summary) <= sigma
+        if bool(valid.all()):
+            return dict(alpha), sigma
+        move = self.nearest(alpha, sigma, valid, summary)
+        self._comment(move, report)
+        moved = alpha | {name: rounded(value, dtype) for name, value in move.alpha.items()}
+        if not self.task.free_bound:
+            return moved, sigma
+        needed = raised(self.needed(moved, summary), dtype)
+        unknown = ~needed.isfinite()
+        report.note(unknown.any(1), Status.FAILED, f"{self._name} could not be evaluated at the nominal distribution.")
+        return moved, torch.where(valid | unknown, sigma, needed)
+
+    @property
+    def _name(self) -> str:
+        """The moment, in messages."""
+        return f"Moment {self.task.position} ({type(self.task.moment).__name__})"
+
+    def _comment(self, move: Move, report: Report) -> None:
+        """Say which items were not projected."""
+        if move.infeasible is not None:
+            sentence = (
+                f"{self._name} has a fixed bound that the nominal distribution exceeds for all values of its free "
+                "parameters, which were left alone: raise the bound, or let it be learnt."
+            )
+            report.note(move.infeasible, Status.INFEASIBLE, sentence)
+        if move.failed is not None:
+            status = Status.INACCURATE if self.task.free_bound else Status.FAILED
+            done = "its bound was raised instead" if self.task.free_bound else "its parameters were left alone"
+            report.note(move.failed, status, f"{self._name}: the projection's cone program failed and {done}.")
+
+
+def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A value as it will be returned."""
+    return value if dtype == value.dtype else value.to(dtype).to(value.dtype)
+
+
+def raised(bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bound that is not below the given one after rounding, with the same gradient."""
+    if dtype == bound.dtype:
+        return bound
+    limits, single = torch.finfo(dtype), bound.detach().to(dtype)
+    above = torch.where(single.double() < bound, single + single.abs() * limits.eps + limits.tiny, single)
+    return bound + (above.to(bound.dtype) - bound).detach()
+
+
+def expectation(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch bound"]:
+    """Σ ω_n g(y_n, α)."""
+    leaves = {name: value.unsqueeze(1) for name, value in alpha.items()}
+    return cloud.mean(moment.value(cloud.atoms, leaves))
