@@ -1,7 +1,8 @@
 """The T best integer decisions of a whole batch."""
 
+from drolayers.integer.branch_and_bound import BranchAndBound
 from drolayers.integer.enumeration import Enumeration
 from drolayers.integer.oracle import Candidates, Oracle
 from drolayers.integer.registry import Auto, make_oracle
 
-__all__ = ["Auto", "Candidates", "Enumeration", "Oracle", "make_oracle"]
+__all__ = ["Auto", "BranchAndBound", "Candidates", "Enumeration", "Oracle", "make_oracle"]

@@ -83,18 +83,19 @@ class Bounds:
         return np.concatenate([np.zeros(0), *pieces])
 
     def minimiser(self, item: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
-        """A lower bound for each box, where it is attained, and what leaving that costs, integer by integer."""
-        value, point, regret = np.zeros(item.size), np.zeros_like(lower), np.zeros(lower.shape)
+        """A lower bound for each box, a point that attains it, and bounds on all that differs from it in an integer."""
+        value, point, other = np.zeros(item.size), np.zeros_like(lower), np.zeros(lower.shape)
         for cut in self._pieces(item.size):
             best = self._best(item[cut], lower[cut], upper[cut])
-            value[cut], point[cut], regret[cut] = best.value, best.point, np.abs(best.slope)
+            value[cut], point[cut], regret = best.value, best.point, np.abs(best.slope)
             if len(self.tables):
                 two = np.partition(best.costs, 1, 2)[:, :, :2] if best.costs.shape[2] > 1 else best.costs
                 with np.errstate(invalid="ignore"):
                     second = np.nan_to_num(two[:, :, -1] - two[:, :, 0], nan=np.inf)
                 wide = np.broadcast_to(second[:, :, None], (*second.shape, self.tables.column.shape[1]))
-                self.tables.write(regret[cut], wide)
-        return value, point, regret
+                self.tables.write(regret, wide)
+            other[cut] = best.value[:, None] + regret
+        return value, point, other
 
     def tighten(self, item: Array, lower: Array, upper: Array, threshold: Array) -> tuple[Array, Array, Array]:
         """Boxes without the values that a bound excludes (reduced-cost fixing), and the bounds on what remains.
@@ -118,10 +119,12 @@ class Bounds:
                     extra = best.costs - best.costs.min(2, keepdims=True)
                 fits = (extra <= room[:, None, None])[:, :, :, None] & np.isfinite(best.costs)[:, :, :, None]
                 state = self.tables.state
-                self.tables.write(new_low, np.where(fits, state, np.inf).min(2, initial=np.inf))
-                self.tables.write(new_high, np.where(fits, state, -np.inf).max(2, initial=-np.inf))
-                dead = ~np.isfinite(best.value)
-                new_low[dead], new_high[dead] = low[dead], high[dead]
+                # A box that holds no state of some table is dropped by its bound: its ends stay.
+                dead = ~fits.any((2, 3))
+                self.tables.write(new_low, np.where(dead[:, :, None], 0.0, np.where(fits, state, np.inf).min(2)))
+                self.tables.write(new_high, np.where(dead[:, :, None], 0.0, np.where(fits, state, -np.inf).max(2)))
+                gone = dead.any(1)
+                new_low[gone], new_high[gone] = low[gone], high[gone]
             lower[cut], upper[cut], value[cut] = new_low, new_high, best.value
         return lower, upper, value
 

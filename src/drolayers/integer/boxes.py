@@ -79,8 +79,13 @@ class Boxes:
         return 1 << max(0, min(9, int(np.log2(max(1.0, self.memory / per_item)))))
 
     def chunks(self, size: int) -> Iterator[slice]:
-        """Cut a number of boxes into calls."""
-        return (slice(at, min(at + self.chunk, size)) for at in range(0, size, self.chunk))
+        """Cut a number of boxes into calls, so that little is lost by padding."""
+        at = 0
+        while at < size:
+            rest = min(size - at, self.chunk)
+            step = rest if padded(rest) - rest <= max(4, rest // 16) else 1 << (rest.bit_length() - 1)
+            yield slice(at, at + step)
+            at += step
 
     def solve(self, item: Array, lower: Array, upper: Array) -> Solved:
         """Solve one box a row."""

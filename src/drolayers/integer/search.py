@@ -63,6 +63,8 @@ class Search:
         self.modelled, self.trust = not tables.free.size, 16 + 8 * count
         self.unbounded = np.zeros(batch, dtype=bool)
         self.explored = np.zeros(batch, dtype=np.int64)
+        # Items whose pool has been full before: their boxes have been bounded by all that is known.
+        self.full = np.zeros(batch, dtype=bool)
         self.rounds = self.relaxations = 0
         # Points that were solved or wait for it, and the best bound among those that no solve could settle.
         self.seen: set[tuple[int, bytes]] = set()
@@ -88,8 +90,17 @@ class Search:
         """A box whose bound reaches this holds none of the best points of its item."""
         return np.where(self.unbounded, -np.inf, self.pool.threshold - self.pool.slack)
 
+    @property
+    def _trusted(self) -> Array:
+        """Items whose bounds are so good that they say where to look."""
+        return self.modelled & (self.bounds.count > 0) & (self.bounds.count <= self.trust)
+
     def _select(self) -> Nodes:
         """What to solve next: boxes and points of every item that is not finished."""
+        filled = np.isfinite(self.pool.threshold) & ~self.full
+        self.full |= filled
+        late = filled[self.open.item]
+        self.open = self.open[~late] + self._bounded(self._hopeful(self.open[late]))
         chosen = self._hopeful(self.proposed)
         # A box that is divided at a point known already has nothing to solve: its item goes on to the next.
         for _ in range(_DIVISIONS):
@@ -98,7 +109,7 @@ class Search:
                 break
             single = taken.single
             taken, boxes = taken[single], self._tightened(taken[~single])
-            exact = self.modelled & (self.bounds.count > 0) & (self.bounds.count <= self.trust)
+            exact = self._trusted
             chosen += taken + boxes[~exact[boxes.item]] + self._divide_at_minimiser(boxes[exact[boxes.item]])
         return chosen
 
@@ -112,12 +123,16 @@ class Search:
         nodes = self.open[at]
         share = max(1, self.fill // max(1, items.size))
         missing = self.pool.count - self.pool.found
-        width = np.where(self.modelled & (self.bounds.count > 0), np.maximum(share, missing), share)
+        width = np.where(self._trusted, np.maximum(share, missing), share)
+        # Bounds that were left to wait are made up for where they decide what comes next.
+        front = (nodes.rank(nodes.bound, nodes.size) < 4 * width[nodes.item]) & ~self.full[nodes.item]
+        nodes.bound[front] = self._bounded(nodes[front]).bound
         take = nodes.rank(nodes.bound, nodes.size) < width[nodes.item]
         # While an item has no point at all, its smallest box goes along: a dive.
         take |= (self.pool.found == 0)[nodes.item] & (nodes.rank(nodes.size, nodes.bound) == 0)
         rest = np.ones(len(self.open), dtype=bool)
         rest[at[take]] = False
+        self.open.bound[at] = nodes.bound
         self.open = self.open[rest]
         return nodes[take]
 
@@ -125,10 +140,12 @@ class Search:
         """Where bounds are nearly exact, divide boxes at the points that they favour; those not known yet."""
         single = nodes.single
         points, nodes = nodes[single], nodes[~single]
-        bound, point, regret = self.bounds.minimiser(nodes.item, nodes.lower, nodes.upper)
+        bound, point, other = self.bounds.minimiser(nodes.item, nodes.lower, nodes.upper)
         nodes = Nodes(nodes.item, nodes.lower, nodes.upper, np.maximum(nodes.bound, bound))
-        rest = exclude(nodes, point, np.argsort(-regret, 1, kind="stable"))
-        self.open += self._fresh(self._hopeful(self._bounded(rest)))
+        rest = self._hopeful(exclude(nodes, point, other, proven=True))
+        # Without a threshold there is nothing to prune yet, and better bounds can wait.
+        full = self.full[rest.item]
+        self.open += self._fresh(rest[~full] + self._hopeful(self._bounded(rest[full])))
         return points + self._fresh(Nodes(nodes.item, point, point, nodes.bound))
 
     def _tightened(self, nodes: Nodes) -> Nodes:
@@ -154,6 +171,7 @@ class Search:
         failed = solved.status == int(Status.FAILED)
         np.minimum.at(self.unsettled, points.item[failed], points.bound[failed])
         entered = points[self.pool.offer(points.item, points.lower, solved)]
+        entered = entered[~self._trusted[entered.item]]
         return self._neighbours(entered.item, entered.lower)
 
     def _neighbours(self, item: Array, point: Array) -> Nodes:
@@ -189,20 +207,20 @@ class Search:
         children += halve(fractional, column, x[~integral][np.arange(len(fractional)), column])
         # The point of an integral box is a box of its own beside those that cover the rest.
         children += at[integral]
-        children += exclude(cut, point[integral], self._costliest(cut.item, point[integral]))
+        children += exclude(cut, point[integral], self._steps(cut, point[integral]))
         return children, proposals + at[~integral]
 
-    def _costliest(self, item: Array, point: Array) -> Array:
-        """For each point the order of the integers whose change costs most, as far as bounds know."""
+    def _steps(self, nodes: Nodes, point: Array) -> Array:
+        """What is known about the value one step away from a point of each box, integer by integer."""
         count, integers = point.shape
-        cost = np.full((count, integers), np.inf)
+        value = np.full((count, integers), np.inf)
         for step in (-1, 1):
-            moved = np.repeat(point[:, None, :], integers, 1) + step * np.eye(integers, dtype=point.dtype)
-            flat = moved.reshape(-1, integers)
-            bound = self.bounds.of(item.repeat(integers), flat, flat).reshape(count, integers)
-            inside = (point + step >= self.lower[item]) & (point + step <= self.upper[item])
-            cost = np.minimum(cost, np.where(inside, bound, np.inf))
-        return np.argsort(-cost, 1, kind="stable")
+            moved = point[:, None, :] + step * np.eye(integers, dtype=point.dtype)
+            moved = moved.reshape(-1, integers)
+            bound = self.bounds.of(nodes.item.repeat(integers), moved, moved).reshape(count, integers)
+            inside = (point + step >= nodes.lower) & (point + step <= nodes.upper)
+            value = np.minimum(value, np.where(inside, bound, np.inf))
+        return value
 
     def _bounded(self, nodes: Nodes) -> Nodes:
         """Boxes with the best bound that is known by now."""
@@ -226,8 +244,7 @@ class Search:
 
     def _promising(self, points: Nodes) -> Nodes:
         """The points worth a solve in the next round: as many as the pool has empty slots, and one more."""
-        points = self._hopeful(self._bounded(points))
-        points = points[~(self.modelled & (self.bounds.count <= self.trust))[points.item]]
+        points = self._hopeful(self._bounded(points[~self._trusted[points.item]]))
         fits = self.screen.passes(points.item, points.lower)
         keys = zip(points.item.tolist(), points.lower, strict=True)
         fits &= np.array([(item, point.tobytes()) not in self.seen for item, point in keys], dtype=bool)

@@ -61,23 +61,35 @@ def halve(nodes: Nodes, column: Array, at: Array) -> Nodes:
     return Nodes(nodes.item, nodes.lower, below, nodes.bound) + Nodes(nodes.item, above, nodes.upper, nodes.bound)
 
 
-def exclude(nodes: Nodes, point: Array, order: Array) -> Nodes:
+def exclude(nodes: Nodes, point: Array, cost: Array, proven: bool = False) -> Nodes:
     """Children that cover each box but for one point of it.
 
-    Child i agrees with the point in the columns before the i-th and differs from it in the i-th, on either side. The
-    columns come in the given ``order``: those whose change costs most should be first, since their children, with most
-    columns free, are then pruned at once.
+    Child i agrees with the point in the columns before the i-th and differs from it in the i-th, on either side.
+
+    Args:
+        nodes: the boxes.
+        point: one point of each.
+        cost: an estimate of the best value where a column differs from the point. Columns come in falling order of it:
+            the children of the first, with most columns free, are then the least promising.
+        proven: whether ``cost`` is a lower bound.
     """
     integers = point.shape[1]
+    order = np.argsort(-cost, 1, kind="stable")
     position = np.empty_like(order)
     np.put_along_axis(position, order, np.broadcast_to(np.arange(integers), order.shape), 1)
-    # One child for each node, column in question and side; of each, all columns.
-    agreed = (position[:, None, :] < position[:, :, None])[:, :, None, :]
-    own = np.eye(integers, dtype=bool)[None, :, None, :]
-    sides = np.array([False, True])[None, None, :, None]
-    p, low, high = (a[:, None, None, :] for a in (point.astype(nodes.lower.dtype), nodes.lower, nodes.upper))
-    lower = np.where(agreed, p, np.where(own & sides, p + 1, low))
-    upper = np.where(agreed, p, np.where(own & ~sides, p - 1, high))
-    kept = (lower <= upper).all(-1)
-    owner = np.nonzero(kept)[0]
-    return Nodes(nodes.item[owner], lower[kept], upper[kept], nodes.bound[owner])
+    # One child for each node, side and column in question; of each, all columns.
+    agreed = position[:, None, :] < position[:, :, None]
+    p, low, high = (a[:, None, :] for a in (point.astype(nodes.lower.dtype), nodes.lower, nodes.upper))
+    children = Nodes.none(integers)
+    for side in (-1, 1):
+        node, column = np.nonzero((point > nodes.lower) if side < 0 else (point < nodes.upper))
+        lower, upper = (np.where(agreed, p, end)[node, column] for end in (low, high))
+        rows = np.arange(node.size)
+        moved = point[node, column] + side
+        if side < 0:
+            upper[rows, column] = moved
+        else:
+            lower[rows, column] = moved
+        bound = np.maximum(nodes.bound[node], cost[node, column]) if proven else nodes.bound[node]
+        children += Nodes(nodes.item[node], lower, upper, bound)
+    return children

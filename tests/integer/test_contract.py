@@ -1,0 +1,153 @@
+"""Checks that every oracle receives."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from drolayers.errors import ModelError, ShapeError
+from drolayers.integer import Auto, BranchAndBound, Enumeration, Oracle, make_oracle
+from drolayers.integer.gurobi import Gurobi
+from drolayers.integer.highs import HiGHS
+from drolayers.integer.scip import SCIP
+from drolayers.status import Status
+from tests.integer.checks import assert_contract, assert_same_values, brute_force
+from tests.integer.families import FAMILIES, LINEAR, newsvendor, portfolio
+
+ORACLES: dict[str, Oracle] = {
+    "auto": Auto(),
+    "branch_and_bound": BranchAndBound(),
+    "enumeration": Enumeration(),
+    "scip": SCIP(jobs=1),
+    "gurobi": Gurobi(jobs=1),
+    "gurobi_cuts": Gurobi(jobs=1, pool=False),
+    "highs": HiGHS(jobs=1),
+}
+PACKAGES = {"scip": "pyscipopt", "gurobi": "gurobipy", "gurobi_cuts": "gurobipy", "highs": "highspy"}
+
+
+@pytest.fixture(params=ORACLES)
+def oracle(request: pytest.FixtureRequest) -> Oracle:
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param])
+    return ORACLES[request.param]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_best_points(oracle: Oracle, name: str) -> None:
+    if oracle.name == "highs" and name not in LINEAR:
+        pytest.skip("HiGHS takes linear programs only")
+    family = FAMILIES[name](np.random.default_rng(11), 3)
+    expected = brute_force(family.program, family.theta)
+    found = oracle.top(family.program, family.theta, 3)
+    assert_contract(family.program, family.theta, found, 3)
+    # Two points closer than a solver's tolerance may be confused by it; SCIP's is the coarsest.
+    assert_same_values(found, expected, 1e-5 if oracle.name == "scip" else 1e-6 if oracle.name == "gurobi" else 1e-7)
+    feasible = expected.isfinite().any(1)
+    assert torch.equal(found.status == int(Status.OPTIMAL), feasible)
+    assert torch.equal(found.status == int(Status.INFEASIBLE), ~feasible)
+
+
+def test_fewer_points_than_asked(oracle: Oracle) -> None:
+    family = FAMILIES["assignment"](np.random.default_rng(1), 2)
+    found = oracle.top(family.program, family.theta, 9)
+    assert found.valid.sum(1).tolist() == [6, 6]
+    assert found.statuses == [Status.OPTIMAL] * 2
+    assert bool(found.objective[:, 6:].isinf().all())
+
+
+def test_single_precision_and_values_at_hand(oracle: Oracle) -> None:
+    family = FAMILIES["covering"](np.random.default_rng(2), 3)
+    theta = family.theta.float()
+    one = oracle.top(family.program, theta, 2)
+    two = oracle.top_values(family.program, family.program.values(theta), 2)
+    assert one.objective.dtype == torch.float64
+    assert torch.equal(one.points, two.points)
+    assert torch.equal(one.objective, two.objective)
+
+
+def test_nan_fails_alone(oracle: Oracle) -> None:
+    family = FAMILIES["pure"](np.random.default_rng(2), 3)
+    theta = family.theta.clone()
+    theta[1] = torch.nan
+    found = oracle.top(family.program, theta, 2)
+    assert found.statuses == [Status.OPTIMAL, Status.FAILED, Status.OPTIMAL]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_feasibility_is_that_of_a_solve(name: str) -> None:
+    rng = np.random.default_rng(12)
+    family = FAMILIES[name](rng, 5)
+    lower, upper = family.program.integer_bounds
+    expected = brute_force(family.program, family.theta).isfinite()
+    size = (upper - lower + 1).long()
+    index = torch.from_numpy(rng.integers(0, expected.shape[1], (5, 40)))
+    points, rest = [], index.clone()
+    for k in range(size.numel() - 1, -1, -1):
+        points.append(lower[k] + rest % size[k])
+        rest = rest // size[k]
+    found = BranchAndBound().is_feasible(family.program, family.theta, torch.stack(points[::-1], -1).double())
+    assert torch.equal(found, expected.gather(1, index))
+
+
+def test_feasibility_of_what_is_no_point(oracle: Oracle) -> None:
+    family = FAMILIES["pure"](np.random.default_rng(0), 2)
+    theta = family.theta.clone()
+    theta[1] = torch.nan
+    points = torch.tensor([[0.0, 3, 0, 0], [0.5, 2.5, 0.5, 0], [-1, 2, 0, 1], [6, 0, 0, 0], [1, 1, 0, 1]]).double()
+    found = oracle.is_feasible(family.program, theta, points.expand(2, -1, -1))
+    assert found.tolist() == [[True, False, False, False, True], [False] * 5]
+
+
+def test_bad_requests(oracle: Oracle) -> None:
+    family = FAMILIES["pure"](np.random.default_rng(0), 2)
+    with pytest.raises(ModelError, match="At least one"):
+        oracle.top(family.program, family.theta, 0)
+    with pytest.raises(ShapeError, match="points"):
+        oracle.is_feasible(family.program, family.theta, torch.zeros(2, 3))
+
+
+def test_auto_says_what_it_chose() -> None:
+    auto = make_oracle("auto")
+    assert isinstance(auto, Auto)
+    small, large = portfolio(np.random.default_rng(0), 2, 20, 4), newsvendor(np.random.default_rng(0), 2)
+    assert auto.choose(small.program).name == "enumeration"
+    assert auto.choose(large.program).name == "branch_and_bound"
+    found = auto.top(large.program, large.theta, 1)
+    assert found.oracle == "branch_and_bound"
+    assert "branch_and_bound" in repr(found)
+
+
+def test_registry() -> None:
+    for name in ("branch_and_bound", "enumeration", "scip", "gurobi", "highs"):
+        assert make_oracle(name).name == name
+    mine = BranchAndBound(fill=7)
+    assert make_oracle(mine) is mine
+    with pytest.raises(ModelError, match="no oracle 'cplex'"):
+        make_oracle("cplex")
+    with pytest.raises(ModelError, match="is no oracle"):
+        make_oracle(object())  # type: ignore[arg-type]
+
+
+def test_cones_that_a_solver_cannot_represent() -> None:
+    family = portfolio(np.random.default_rng(0), 2)
+    with pytest.raises(ModelError, match="soc"):
+        HiGHS(jobs=1).top(family.program, family.theta, 1)
+
+
+def test_too_large_for_the_free_licence() -> None:
+    pytest.importorskip("gurobipy")
+    if "GRB_LICENSE_FILE" in os.environ:
+        pytest.skip("a full licence is installed")
+    family = portfolio(np.random.default_rng(0), 1, 200, 4)
+    with pytest.raises(ModelError, match="licence"):
+        Gurobi(jobs=1).top(family.program, family.theta, 1)
+
+
+def test_a_large_box_is_not_enumerated() -> None:
+    family = portfolio(np.random.default_rng(0), 1, 120, 4)
+    with pytest.raises(ModelError, match="branch_and_bound"):
+        Enumeration().top(family.program, family.theta, 1)
