@@ -86,7 +86,7 @@ class DecisionProblem:
         self._many_points = False
         self._engine = make_engine()
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
-        self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-11))
+        self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-12))
 
     @property
     def conservative(self) -> bool:

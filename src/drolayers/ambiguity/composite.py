@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Leaves, Moment, Typical
+from drolayers.ambiguity.moment import FLOOR, Leaves, Moment, Typical
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
 from drolayers.errors import ModelError
@@ -48,6 +48,37 @@ class _Composite(Moment):
     def signed(self) -> bool:
         """When a member is."""
         return any(member.signed for member in self.members)
+
+    @property
+    def mixed(self) -> bool:
+        """When the members' degrees differ, or one is mixed itself."""
+        return len({member.degree for member in self.members}) > 1 or any(member.mixed for member in self.members)
+
+    def scales(self, sigma: Tensor) -> Tensor:
+        """Of mixed degrees: ρ is the least of σ^(1/q), the size of deviations, and behind it stands ρ^q/σ a member.
+
+        With β = bρ/σ the price is ρb, and a member of degree q, whose own scaled multiplier is βρ^(q-1), sees bρ^q/σ.
+        """
+        if not self.mixed or self.signed or any(member.mixed for member in self.members):
+            return super().scales(sigma)
+        sigma = sigma.clamp(min=FLOOR)
+        degrees = torch.tensor([member.degree for member in self.members]).to(sigma)
+        rho = (sigma ** (1.0 / degrees)).amin(1, keepdim=True)
+        return torch.cat([rho, rho**degrees / sigma], 1)
+
+    def member_scale(
+        self, position: int, multiplier: Multiplier, rho: cp.Expression | None
+    ) -> tuple[Multiplier, cp.Expression | None]:
+        """A member's multiplier and scale; none where degrees differ and nothing is known to scale by."""
+        if not self.mixed:
+            return multiplier, rho
+        if rho is None or rho.size == 1:
+            return multiplier, None
+
+        def scaled(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+            return rho[1 + position] * multiplier(row, bound, coordinate)
+
+        return scaled, rho[:1]
 
     def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
         """Those of the members."""
@@ -97,8 +128,9 @@ class Sum(_Composite):
         split: bool = False,
     ) -> tuple[list[Term], Constraints]:
         """Those of the members."""
+        assert multiplier is not None
         found = [
-            m.terms(layout, self.leaves_of(j, leaves), multiplier, _shared(self, rho))
+            m.terms(layout, self.leaves_of(j, leaves), *self.member_scale(j, multiplier, rho))
             for j, m in enumerate(self.members)
         ]
         return [term for terms, _ in found for term in terms], [c for _, constraints in found for c in constraints]
@@ -156,7 +188,7 @@ class Maximum(_Composite):
             def own(row: Labels, bound: Labels, coordinate: Labels, share: cp.Variable = share) -> cp.Expression:
                 return share[row]
 
-            more, others = member.terms(layout, self.leaves_of(j, leaves), own, _shared(self, rho))
+            more, others = member.terms(layout, self.leaves_of(j, leaves), *self.member_scale(j, own, rho))
             terms, constraints = terms + more, constraints + others
         return terms, constraints
 
@@ -196,6 +228,15 @@ class Scaled(Moment):
     def bounds(self) -> int:
         """Those of the member."""
         return self.member.bounds
+
+    @property
+    def mixed(self) -> bool:
+        """As the member."""
+        return self.member.mixed
+
+    def scales(self, sigma: Tensor) -> Tensor:
+        """Those of the member."""
+        return self.member.scales(sigma)
 
     def components(self, dim: int) -> int:
         """Those of the member."""
@@ -250,8 +291,3 @@ class Scaled(Moment):
         """Scaled."""
         found, constraints = self.member.expression(y, leaves, root)
         return (self.factor ** (1.0 / self.degree) if root else self.factor) * found, constraints
-
-
-def _shared(composite: _Composite, rho: cp.Expression | None) -> cp.Expression | None:
-    """Members are scaled together only where their degrees agree."""
-    return rho if len({member.degree for member in composite.members}) == 1 else None

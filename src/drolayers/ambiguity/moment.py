@@ -22,6 +22,9 @@ from drolayers.ambiguity.terms import Multiplier, Parts, Term
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
+FLOOR = 1e-16
+"""Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero."""
+
 Leaves = Mapping[str, Any]
 """Parameters of a moment by name: CVXPY leaves, arrays or tensors, as the caller needs them."""
 
@@ -76,6 +79,15 @@ class Moment(ABC):
         return False
 
     @property
+    def mixed(self) -> bool:
+        """Whether parts of different degrees meet in it."""
+        return False
+
+    def scales(self, sigma: Tensor) -> Tensor:
+        """ρ = σ^(1/p), one a bound ``(batch, bounds)``, and behind them what else of σ the terms need."""
+        return sigma if self.degree == 1 else sigma.clamp(min=FLOOR) ** (1.0 / self.degree)
+
+    @property
     def affine(self) -> bool:
         """Whether the function is affine, so that its bound may be tight everywhere."""
         return False
@@ -107,7 +119,7 @@ class Moment(ABC):
             layout: the rows.
             leaves: CVXPY expressions of all parameters.
             multiplier: how to find the multiplier of a part; None where the best one is to be eliminated.
-            rho: the scale σ^(1/p), one a bound; None where the multiplier is not scaled.
+            rho: ``scales`` of σ; None where the multiplier is not scaled.
             split: whether an additive function gets a part of its own for every coordinate.
         """
 

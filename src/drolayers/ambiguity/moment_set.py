@@ -25,9 +25,6 @@ from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
-FLOOR = 1e-16
-"""Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero."""
-
 EDGE = 1e-7
 """Relative room below which a set has no Slater point."""
 
@@ -77,7 +74,8 @@ class MomentSet(AmbiguitySet):
                 features.append(leaves[name])
             if moment.sigma is None:
                 shapes[self._name(i, "sigma")] = (moment.bounds,) if self._bare else ()
-                rho = cp.Parameter(moment.bounds, name=self._name(i, "rho"), nonneg=not moment.signed)
+                count = moment.scales(torch.ones(1, moment.bounds)).shape[1]
+                rho = cp.Parameter(count, name=self._name(i, "rho"), nonneg=not moment.signed)
                 features.append(rho)
             else:
                 if moment.sigma.size not in (1, moment.bounds):
@@ -87,7 +85,7 @@ class MomentSet(AmbiguitySet):
                 bound = np.broadcast_to(moment.sigma, moment.bounds)
                 if not moment.signed and np.any(bound < 0):
                     raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {bound.tolist()}.")
-                rho = cp.Constant(_root(torch.as_tensor(np.array(bound)), moment).numpy())
+                rho = cp.Constant(moment.scales(torch.as_tensor(np.array(bound))[None])[0].numpy())
             self._leaves.append(leaves)
             self._rho.append(rho)
         self._shapes, self.features = shapes, tuple(features)
@@ -117,7 +115,7 @@ class MomentSet(AmbiguitySet):
             multiplier: Multiplier | None = None
             if lifts is not None or not (moment.eliminable() and rows.layout.rows == 1):
                 beta = cp.Variable(moment.bounds, nonneg=True, name="beta")
-                price = price + rho @ beta
+                price = price + rho[: moment.bounds] @ beta
                 multiplier = _broadcast(beta)
             if lifts is not None:
                 multiplier, nonnegative = _lowered(beta, lifts[i], moment)
@@ -163,7 +161,7 @@ class MomentSet(AmbiguitySet):
         for i, moment in enumerate(self.moments):
             parts += [columns(values[self._name(i, name)]) for name in moment.shapes(self.y.dim)]
             if moment.sigma is None:
-                parts.append(_root(columns(values[self._name(i, "sigma")]), moment))
+                parts.append(moment.scales(columns(values[self._name(i, "sigma")])))
         return torch.cat(parts, 1) if parts else theta.new_zeros(batch, 0)
 
     def values(self, theta: Float[Tensor, "batch theta"], y: Tensor, recession: bool = False) -> Tensor:
@@ -255,11 +253,6 @@ class MomentSet(AmbiguitySet):
         used = torch.where(mass.probabilities[..., None] > 0, weighted, torch.zeros_like(weighted)).sum(1)
         escaped = self.values(theta, mass.directions, recession=True).sum(1)
         return used + escaped, torch.cat(self.sigmas(theta), 1)
-
-
-def _root(sigma: Tensor, moment: Moment) -> Tensor:
-    """ρ = σ^(1/p)."""
-    return sigma if moment.degree == 1 else sigma.clamp(min=FLOOR) ** (1.0 / moment.degree)
 
 
 def _broadcast(beta: cp.Expression) -> Multiplier:
