@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drolayers.cost.risk import cvar
     from drolayers.errors import DROError, MissingExtraError, ModelError, ShapeError, SolveError
     from drolayers.layer import Decision, DROLayer
+    from drolayers.learning import DecisionFocusedLearner
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Status
@@ -28,6 +29,7 @@ _HOME = {
     "DROError": "errors",
     "DROLayer": "layer",
     "Decision": "layer",
+    "DecisionFocusedLearner": "learning",
     "DecisionProblem": "problem",
     "Learn": "ambiguity.moments",
     "MissingExtraError": "errors",
@@ -49,6 +51,7 @@ __all__ = [
     "DROError",
     "DROLayer",
     "Decision",
+    "DecisionFocusedLearner",
     "DecisionProblem",
     "Learn",
     "MissingExtraError",

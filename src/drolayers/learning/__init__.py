@@ -1,0 +1,8 @@
+"""Learning sets from data, for decisions."""
+
+from drolayers.learning.learner import DecisionFocusedLearner
+from drolayers.learning.model import SetModel
+from drolayers.learning.module import DecisionModule, Pipeline, PredictionModule
+from drolayers.learning.schedule import Annealed
+
+__all__ = ["Annealed", "DecisionFocusedLearner", "DecisionModule", "Pipeline", "PredictionModule", "SetModel"]

@@ -1,0 +1,87 @@
+"""The default model: from context to the parameters of an ambiguity set, in their own units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.errors import ModelError
+
+
+class SetModel(nn.Module):
+    """A multilayer perceptron with one network for every parameter of the set.
+
+    Inputs are standardised. A parameter is ``centre + scale · output``, or ``scale · softplus`` where it must stay
+    positive, with centres and scales taken from the training data by :meth:`calibrate`; all of that is saved with the
+    model. As in the paper, parameters do not share layers, so that fitting one does not move another.
+
+    Args:
+        ambiguity: the set.
+        inputs: number of covariates.
+        hidden: widths of the hidden layers.
+        generator: for the initial weights.
+    """
+
+    input_shift: Tensor
+    input_scale: Tensor
+    centre: Tensor
+    scale: Tensor
+    positive: Tensor
+
+    def __init__(
+        self,
+        ambiguity: AmbiguitySet,
+        inputs: int,
+        hidden: Sequence[int] = (64, 64),
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.inputs, self.hidden = int(inputs), tuple(int(h) for h in hidden)
+        shapes = ambiguity.parameters
+        if not shapes:
+            raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
+        widths = [int(torch.Size(shape).numel()) for shape in shapes.values()]
+        self.networks = nn.ModuleList(_perceptron([self.inputs, *self.hidden, width], generator) for width in widths)
+        self.register_buffer("input_shift", torch.zeros(self.inputs))
+        self.register_buffer("input_scale", torch.ones(self.inputs))
+        self.register_buffer("centre", torch.zeros(ambiguity.size))
+        self.register_buffer("scale", torch.ones(ambiguity.size))
+        self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
+
+    def calibrate(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
+        """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
+        spread = Z.std(0, unbiased=False)
+        self.input_shift.copy_(Z.mean(0))
+        self.input_scale.copy_(torch.where(spread > 1e-12 * (1.0 + Z.abs().amax(0)), spread, torch.ones_like(spread)))
+        typical = list(ambiguity.typical(Y).values())
+        self.centre.copy_(torch.cat([t.centre.reshape(-1) for t in typical]))
+        self.scale.copy_(torch.cat([t.scale.reshape(-1) for t in typical]))
+        self.positive.copy_(torch.cat([torch.full((t.centre.numel(),), t.positive) for t in typical]))
+
+    def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
+        """θ for a batch of contexts."""
+        inner = (z - self.input_shift) / self.input_scale
+        raw = torch.cat([network(inner) for network in self.networks], 1)
+        # softplus(ln(e - 1)) = 1: an output of zero gives the typical value.
+        above = nn.functional.softplus(raw + 0.5413248546129181) * self.scale
+        return torch.where(self.positive, above, self.centre + self.scale * raw)
+
+
+def _perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
+    """Linear layers with rectifiers between; the last one starts small, so that training starts at typical values."""
+    layers: list[nn.Module] = []
+    for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
+        linear = nn.Linear(fan_in, fan_out)
+        last = k == len(widths) - 2
+        gain = 0.1 if last else 1.0
+        nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
+        with torch.no_grad():
+            linear.weight.mul_(gain)
+            linear.bias.zero_()
+        layers += [linear] if last else [linear, nn.ReLU()]
+    return nn.Sequential(*layers)

@@ -1,0 +1,68 @@
+"""Prediction-focused training: fit the set to the nominal distribution, without looking at decisions.
+
+The paper's loss has two terms for every moment,
+
+    | E_Q[g_i(y, α_i)] |  +  | E_Q[g_i(y, α_i)] - σ_i |,
+
+the first for the location parameters α, the second for the bound σ (there α is held fixed). In phase "location" only
+the first is used, then both. Parameters that the first term would drive to zero without a meaning (a direction μ, a
+learnable matrix) are left where they are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet, Nominal
+from drolayers.ambiguity.moment_set import MomentSet
+
+
+class PredictionLoss:
+    """The two-term loss of a moment set; relative to typical values, so that no moment drowns another.
+
+    Args:
+        ambiguity: the set.
+        Y: training outcomes, for typical values.
+    """
+
+    def __init__(self, ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> None:
+        self.ambiguity = ambiguity
+        typical = ambiguity.typical(Y)
+        self.skipped = [name for name, value in typical.items() if not value.meaningful]
+        self.meaningful = isinstance(ambiguity, MomentSet)
+        if self.skipped:
+            warnings.warn(
+                f"Prediction-focused training leaves {self.skipped} alone: fitting the set to data does not determine "
+                "them.",
+                stacklevel=3,
+            )
+        sigma = [value.scale.reshape(-1) for name, value in typical.items() if name.split(".")[-1] == "sigma"]
+        self.scale = torch.cat(sigma) if sigma else torch.ones(1)
+
+    def __call__(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal, phase: Literal["location", "bound"]
+    ) -> Float[Tensor, ""]:
+        """The mean loss of a batch."""
+        assert isinstance(self.ambiguity, MomentSet)
+        atoms, weights = nominal
+        located = self._without(theta, self.skipped)
+        learnt = [moment.sigma is None for moment in self.ambiguity.moments for _ in range(moment.bounds)]
+        expected = (weights[..., None] * self.ambiguity.values(located, atoms.to(theta))).sum(1)[:, learnt]
+        scale = self.scale.to(theta)
+        first = (expected / scale).abs().sum(1).mean()
+        if phase == "location":
+            return first
+        sigma = torch.cat(self.ambiguity.sigmas(theta), 1)[:, learnt]
+        return first + ((expected.detach() - sigma) / scale).abs().sum(1).mean()
+
+    def _without(self, theta: Tensor, names: list[str]) -> Tensor:
+        """θ with some parameters held fixed."""
+        if not names:
+            return theta
+        parts = {n: v.detach() if n in names else v for n, v in self.ambiguity.unpack(theta).items()}
+        return self.ambiguity.pack(parts)

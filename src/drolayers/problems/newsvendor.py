@@ -1,0 +1,116 @@
+"""The multi-item newsvendor of the paper (section 6.1 and appendix D.1): retail in any amount, wholesale in lots."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.stats import norm
+from torch import Tensor
+
+from drolayers.ambiguity import moments
+from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.errors import ModelError
+from drolayers.problem import DecisionProblem
+from drolayers.support import Nonnegative
+from drolayers.uncertainty import Uncertain
+
+SETS = {
+    "SOC-I": (moments.Norm(1),),
+    "SOC-II": (moments.SquaredNorm(),),
+    "SOC-III": (moments.Norm(1), moments.SquaredNorm()),
+}
+"""The paper's three ambiguity sets: E‖y - μ‖₁ ≤ σ, E‖y - μ‖² ≤ σ, and both."""
+
+
+class Newsvendor:
+    """Four items, each bought at retail (price ``a_c``) or in one wholesale lot of size ``v`` (price ``a_d``).
+
+    Demand beyond the stock costs ``b`` a unit, stock beyond it ``d``. Given z ~ U[0, 1], demand i is normal, with
+    mean ``base_i + 6(z - c_i)²`` and standard deviation ``1/(1 + 8|z - c_i|)``.
+
+    Args:
+        ambiguity: "SOC-I", "SOC-II" or "SOC-III".
+
+    Attributes:
+        problem: the decision problem.
+        retail: the continuous decision.
+        wholesale: the binary decision.
+    """
+
+    retail_price = np.array([0.25, 0.5, 0.75, 1.0])
+    wholesale_price = 0.95 * retail_price
+    lot = np.array([10.0, 13.0, 16.0, 19.0])
+    shortage = np.array([2.0, 4.0, 6.0, 8.0])
+    holding = np.array([0.5, 1.0, 1.5, 2.0])
+    base = np.array([8.0, 11.0, 14.0, 17.0])
+    centre = np.array([0.2, 0.4, 0.6, 0.8])
+
+    def __init__(self, ambiguity: Literal["SOC-I", "SOC-II", "SOC-III"] = "SOC-III") -> None:
+        if ambiguity not in SETS:
+            raise ModelError(f"There is no set {ambiguity!r} for the newsvendor: choose one of {sorted(SETS)}.")
+        y = Uncertain(4, support=Nonnegative())
+        self.retail = cp.Variable(4, nonneg=True, name="retail")
+        self.wholesale = cp.Variable(4, boolean=True, name="wholesale")
+        stock = self.retail + cp.multiply(self.lot, self.wholesale)
+        cost = (
+            self.retail_price @ self.retail
+            + (self.wholesale_price * self.lot) @ self.wholesale
+            + cp.sum(cp.maximum(cp.multiply(self.shortage, y - stock), cp.multiply(self.holding, stock - y)))
+        )
+        self.ambiguity = ambiguity
+        self.problem = DecisionProblem(cost, [], MomentSet(y, SETS[ambiguity]))
+
+    def conditional(self, Z: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Means and standard deviations of the demands given contexts ``(n, 1)``."""
+        gap = np.asarray(Z, dtype=float).reshape(-1, 1) - self.centre
+        return self.base + 6.0 * gap**2, 1.0 / (1.0 + 8.0 * np.abs(gap))
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Contexts ``(count, 1)`` and demands ``(count, 4)``."""
+        Z = rng.uniform(size=(count, 1))
+        mean, deviation = self.conditional(Z)
+        return Z, mean + deviation * rng.standard_normal(mean.shape)
+
+    def full_knowledge(self, Z: NDArray[np.float64]) -> Float[Tensor, "n theta"]:
+        """θ of the prediction-focused benchmark: the true conditional mean and moments."""
+        mean, deviation = self.conditional(Z)
+        first = np.sqrt(2.0 / np.pi) * deviation.sum(1, keepdims=True)
+        second = (deviation**2).sum(1, keepdims=True)
+        bounds = {"SOC-I": (first,), "SOC-II": (second,), "SOC-III": (first, second)}[self.ambiguity]
+        return torch.as_tensor(np.concatenate([part for bound in bounds for part in (mean, bound)], 1))
+
+    def expected_cost(
+        self, Z: NDArray[np.float64], retail: NDArray[np.float64], wholesale: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The expected cost of decisions under the true conditional distribution, in closed form; ``(n,)``."""
+        return self._item_costs(*self.conditional(Z), retail, wholesale).sum(1)
+
+    def optimal(self, Z: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The decisions that are best under the true conditional distribution: item by item, lot or no lot."""
+        mean, deviation = self.conditional(Z)
+        # At retail the best stock is a quantile; a lot can only be topped up.
+        fractile = (self.shortage - self.retail_price) / (self.shortage + self.holding)
+        target = mean + deviation * norm.ppf(fractile)
+        choices = [(np.maximum(target - self.lot * lot, 0.0), np.full_like(mean, lot)) for lot in (0.0, 1.0)]
+        costs = [self._item_costs(mean, deviation, retail, wholesale) for retail, wholesale in choices]
+        lot_wins = costs[1] < costs[0]
+        return np.where(lot_wins, choices[1][0], choices[0][0]), lot_wins.astype(float)
+
+    def _item_costs(
+        self,
+        mean: NDArray[np.float64],
+        deviation: NDArray[np.float64],
+        retail: NDArray[np.float64],
+        wholesale: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Expected costs item by item."""
+        stock = retail + self.lot * wholesale
+        gap = (stock - mean) / deviation
+        over = deviation * (gap * norm.cdf(gap) + norm.pdf(gap))
+        paid = retail * self.retail_price + wholesale * self.lot * self.wholesale_price
+        return np.asarray(paid + self.shortage * (over - (stock - mean)) + self.holding * over)
