@@ -5,7 +5,7 @@ with intensity q it is Σ_s w_s l(x_s, y) with
 
     w = softmax(-f/λ - log q),
 
-q held fixed. Its derivative, by autograd through f and x_c*, is the self-normalised estimate of the paper's three terms:
+q held fixed. Its derivative, by autograd through f and x_c*, is the self-normalised estimate of the paper's terms:
 the covariance of -f'/λ with the loss (two terms), and the mean of ∂l/∂x_c · ∂x_c*/∂θ.
 """
 
