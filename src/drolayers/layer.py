@@ -78,14 +78,13 @@ class Decision:
             loss: called with ``(batch, candidate, *shape)`` tensors; returns ``(batch, candidate)``.
         """
         values = loss(self.candidates)
-        if tuple(values.shape) != tuple(self.probabilities.shape):
-            raise ModelError(
-                f"The loss must return shape {tuple(self.probabilities.shape)} (batch, candidate), "
-                f"not {tuple(values.shape)}."
-            )
-        weighted = torch.where(self.probabilities > 0, self.probabilities * values, torch.zeros_like(values))
-        total = weighted.sum(1)
-        return torch.where(self.ok, total, torch.zeros_like(total))
+        shape = tuple(self.probabilities.shape)
+        if not isinstance(values, Tensor) or tuple(values.shape) != shape:
+            found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ModelError(f"The loss must return a tensor of shape {shape} (batch, candidate), not {found}.")
+        # Masked before the product: zero times an infinite loss would be NaN, and so would its derivative.
+        used = torch.where(self.probabilities > 0, values, torch.zeros_like(values))
+        return (self.probabilities * used).sum(1)
 
     def mean(self, loss: Callable[[dict[cp.Variable, Tensor]], Tensor]) -> tuple[Float[Tensor, ""], int]:
         """The mean of ``expected`` over the items that are ``ok``, and their number."""
@@ -114,12 +113,12 @@ class _Slots:
     @classmethod
     def all(cls, program: ConeProgram, values: Values, points: Float[Tensor, "slot integer"], engine: Engine) -> _Slots:
         """Every feasible integer point: the same for all items."""
-        batch, slots = len(values), points.shape[0]
+        batch, slots, columns = len(values), points.shape[0], program.columns
         index = torch.arange(batch, device=values.q.device).repeat_interleave(slots)
         at = points.to(values.q).repeat(batch, 1)
         solution = engine.solve_values(program, program.within(values[index], at, at))
         primal, objective = _usable(program, solution, at)
-        primal, objective = primal.reshape(batch, slots, -1), objective.reshape(batch, slots)
+        primal, objective = primal.reshape(batch, slots, columns), objective.reshape(batch, slots)
         valid, status = solution.ok.reshape(batch, slots), solution.status.reshape(batch, slots)
         first = objective.detach().masked_fill(~valid, torch.inf).argmin(1)
         rows = torch.arange(batch, device=first.device)
@@ -128,6 +127,7 @@ class _Slots:
         failed = (status == int(Status.FAILED)).any(1)
         solved = torch.where(failed, int(Status.INACCURATE), int(Status.OPTIMAL))
         outcome = torch.where(valid.any(1), solved, grave)
+        outcome[(status == int(Status.NO_MINIMUM)).any(1)] = int(Status.NO_MINIMUM)
         return cls(primal, objective, valid, primal[rows, first], objective[rows, first], outcome)
 
     @classmethod
@@ -184,15 +184,17 @@ class DROLayer(nn.Module):
     Args:
         problem: the decision problem.
         candidates: T, the number of best integer points asked of the oracle.
-        samples: S, the number of points drawn by the proposal; "all" enumerates every integer point.
+        samples: S, the number of points drawn by the proposal; 0 takes the T best alone, "all" enumerates every integer
+            point.
         temperature: λ; a number is absolute, as in the paper, ``dro.RelativeTemperature`` (the default) is relative to
             the spread of the candidates' objectives. May be changed between steps.
         gradient: "exact", "smoothed" (where the solution map is flat), or a ``Smoothed(level)``.
         oracle: who finds integer points, by name or as an object.
-        engine: who solves cone programs, by name or as an object.
+        engine: who solves cone programs, by name or as an object; an ``Engine`` brings its own ``gradient`` and
+            ``on_failure``.
         proposal: how points are drawn; ``Stratified`` unless given.
         on_failure: "mask" or "raise".
-        seed: of the draws.
+        seed: of the draws; None follows torch's global generator, which ``torch.utils.checkpoint`` restores.
     """
 
     def __init__(
@@ -207,15 +209,21 @@ class DROLayer(nn.Module):
         engine: str | Backend | Engine = "auto",
         proposal: Proposal | None = None,
         on_failure: Literal["mask", "raise"] = "mask",
-        seed: int = 0,
+        seed: int | None = 0,
     ) -> None:
         super().__init__()
         if not isinstance(problem, DecisionProblem):
             raise ModelError(f"DROLayer needs a dro.DecisionProblem, not {type(problem).__name__}.")
-        if candidates < 1 or (samples != "all" and (isinstance(samples, str) or samples < 0)):
+        drawn, whole = 0 if samples == "all" else samples, int | np.integer
+        if not (isinstance(candidates, whole) and isinstance(drawn, whole) and candidates >= 1 and drawn >= 0):
             raise ModelError(
-                f"DROLayer needs candidates >= 1 and samples >= 0 or 'all', not {candidates} and {samples!r}."
+                f"DROLayer needs whole numbers candidates >= 1 and samples >= 0 or 'all', "
+                f"not {candidates!r} and {samples!r}."
             )
+        if proposal is not None and not (hasattr(proposal, "sample") and hasattr(proposal, "log_prob")):
+            raise ModelError(f"A proposal needs sample and log_prob; {proposal!r} has not.")
+        if isinstance(engine, Engine) and (gradient != "exact" or on_failure != "mask"):
+            raise ModelError("An Engine brings its own gradient and on_failure: set them there, not on the layer.")
         self.problem, self.candidates, self.samples = problem, int(candidates), samples
         self._temperature = check_temperature(RelativeTemperature() if temperature is None else temperature)
         self.engine: Engine = make_engine(engine, gradient, on_failure)
@@ -223,7 +231,7 @@ class DROLayer(nn.Module):
         self._solver = replace(self.engine, on_failure="mask")
         self.oracle: Oracle | None = make_oracle(oracle, self._solver) if self.mixed_integer else None
         self.proposal: Proposal = proposal or Stratified()
-        self._rng = np.random.default_rng(seed)
+        self._rng = None if seed is None else np.random.default_rng(seed)
 
     @property
     def mixed_integer(self) -> bool:
@@ -296,23 +304,29 @@ class DROLayer(nn.Module):
         )
 
     def _every_point(self) -> Float[Tensor, "point integer"] | None:
-        """All feasible integer points, where they are few or were asked for."""
-        drawn = 0 if self.samples == "all" else int(self.samples)
-        limit = None if self.samples == "all" else max(SMALL, self.candidates + drawn)
-        return self.problem.integer_points(limit)
+        """All feasible integer points, where they are few or were asked for, and there are any."""
+        limit = None if self.samples == "all" else max(SMALL, self.candidates + self._count)
+        points = self.problem.integer_points(limit)
+        return points if points is not None and len(points) else None
+
+    @property
+    def _count(self) -> int:
+        """How many points are drawn."""
+        return 0 if self.samples == "all" else int(self.samples)
 
     @torch.no_grad()
     def _sample(self, values: Values) -> tuple[Candidates, Draws]:
-        """The oracle's best points and draws around them; without training, the optimum alone."""
+        """The oracle's best points and draws around them, if any; without training, the optimum alone."""
         program = self.problem.program
         assert self.oracle is not None
         found = self.oracle.top_values(program, values, self.candidates if self.training else 1)
-        if not self.training:
+        if not self.training or not self._count:
             return found, Draws(found.points, torch.zeros_like(found.objective), found.valid)
         lower, upper = program.integer_bounds
         temperature = absolute_temperature(self._temperature, found.objective, found.valid)
         summit = Summit(found.points, found.objective, found.valid, lower, upper, temperature)
-        return found, self.proposal.sample(summit, int(self.samples), self._rng)
+        rng = self._rng or np.random.default_rng(int(torch.randint(2**62, ())))
+        return found, self.proposal.sample(summit, self._count, rng)
 
     def _decision(
         self,
@@ -328,9 +342,11 @@ class DROLayer(nn.Module):
         """Split by variable, mask, and return in the caller's type."""
         problem = self.problem
         ok = status <= int(Status.INACCURATE)
-        finite = placeholders(candidates, ok).to(dtype)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
+        # A loss may have no derivative at a placeholder, so none is passed on from there.
+        used = (probabilities > 0)[:, :, None]
+        finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
         return Decision(
             problem.decision(masked),
             value.masked_fill(~ok, torch.nan).to(dtype),
@@ -346,9 +362,12 @@ class DROLayer(nn.Module):
         """Temperature and the state of the draws, as plain numbers and text."""
         relative = isinstance(self._temperature, RelativeTemperature)
         number = self._temperature.factor if isinstance(self._temperature, RelativeTemperature) else self._temperature
-        return {"relative": relative, "temperature": number, "rng": json.dumps(self._rng.bit_generator.state)}
+        rng = None if self._rng is None else json.dumps(self._rng.bit_generator.state)
+        return {"relative": relative, "temperature": float(number), "rng": rng}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_extra_state` told."""
         self._temperature = RelativeTemperature(state["temperature"]) if state["relative"] else state["temperature"]
-        self._rng.bit_generator.state = json.loads(state["rng"])
+        self._rng = None if state["rng"] is None else np.random.default_rng()
+        if self._rng is not None:
+            self._rng.bit_generator.state = json.loads(state["rng"])

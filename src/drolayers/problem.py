@@ -83,7 +83,6 @@ class DecisionProblem:
         self._loss = TorchCost(cost)
         self._integer_decision: bool | None = None
         self._points: Tensor | None = None
-        self._many_points = False
         self._engine = make_engine()
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-12))
@@ -184,7 +183,7 @@ class DecisionProblem:
         Args:
             limit: None asks for all of them; a number for None in return where there are more.
         """
-        if limit is not None and (self._many_points or box_size(self.program) > max(limit, ENUMERABLE)):
+        if limit is not None and self._points is None and box_size(self.program) > min(max(limit, ENUMERABLE), ALL):
             return None
         if self._points is None:
             box = torch.as_tensor(all_points(self.program, ALL))
@@ -192,8 +191,7 @@ class DecisionProblem:
             empty = torch.zeros(1, 0, dtype=torch.float64)
             oracle = make_oracle("enumeration", self._engine)
             self._points = box[oracle.is_feasible(self._decision_program, empty, box[None][:, :, order])[0]]
-        self._many_points = limit is not None and self._points.shape[0] > limit
-        return None if self._many_points else self._points
+        return None if limit is not None and self._points.shape[0] > limit else self._points
 
     def _empty_sets(
         self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None

@@ -359,7 +359,9 @@ class _ImplicitSolve(torch.autograd.Function):
         values, q_scale, b_scale = _scaled(Values(P, A, q, b, q.new_zeros(q.shape[0])))
         if point is not None:
             point = WarmStart(point.primal / b_scale, point.dual / q_scale, point.slack / b_scale)
-        raw, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
+        # A back end's own graph is no part of the caller's, whose hooks (activation checkpoints, say) must not see it.
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            raw, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
         ok = (status <= int(Status.INACCURATE))[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         outcome |= {

@@ -130,9 +130,10 @@ class Energy:
         energy, _, total = self.masses(summit)
         inside = (torch.logsumexp(energy, 1) - total).exp()
         batch = energy.shape[0]
-        chance = torch.as_tensor(rng.random((batch, count)))
+        device = energy.device
+        chance = torch.as_tensor(rng.random((batch, count)), device=device)
         shares = torch.softmax(energy, 1).cumsum(1)
-        which = (torch.as_tensor(rng.random((batch, count, 1))) >= shares[:, None, :]).sum(-1)
+        which = (torch.as_tensor(rng.random((batch, count, 1)), device=device) >= shares[:, None, :]).sum(-1)
         which = which.clamp(max=energy.shape[1] - 1)
         best = summit.points.gather(1, which[..., None].expand(-1, -1, summit.points.shape[2]))
         outside, possible = draw_outside(summit, count, rng)
@@ -158,10 +159,11 @@ def draw_outside(
     """Uniform draws from the box without the best points, and which items have any such point."""
     batch, _, integers = summit.points.shape
     possible = summit.log_outside().isfinite() & summit.valid.any(1)
-    low, high = summit.lower.numpy().astype(np.int64), summit.upper.numpy().astype(np.int64)
+    low, high = (end.cpu().numpy().astype(np.int64) for end in (summit.lower, summit.upper))
 
     def draw(number: int) -> Tensor:
-        return torch.as_tensor(rng.integers(low, high + 1, size=(number, integers)), dtype=torch.float64)
+        drawn = rng.integers(low, high + 1, size=(number, integers))
+        return torch.as_tensor(drawn, dtype=torch.float64, device=summit.points.device)
 
     points = draw(batch * count).reshape(batch, count, integers)
     again = summit.is_best(points) & possible[:, None]
