@@ -141,13 +141,13 @@ class Box(Support):
         )
         if both.size:
             corner = cp.Variable(both.size)
-            constraints += [corner >= cp.multiply(lo[both], w[both]), corner >= cp.multiply(hi[both], w[both])]
+            constraints += [corner >= _times(lo[both], w[both]), corner >= _times(hi[both], w[both])]
             pieces.append((both, corner))
         for entries, end, sign in ((only_low, lo, -1.0), (only_high, hi, 1.0)):
             if entries.size:
-                constraints.append(sign * w[entries] >= 0)
+                constraints.append(w[entries] >= 0 if sign > 0 else w[entries] <= 0)
                 if np.any(end[entries] != 0):
-                    pieces.append((entries, cp.multiply(end[entries], w[entries])))
+                    pieces.append((entries, _times(end[entries], w[entries])))
         if neither.size:
             constraints.append(w[neither] == 0)
         value: cp.Expression = cp.Constant(np.zeros(layout.rows))
@@ -419,6 +419,11 @@ def _check_inhabited(support: Support, dim: int) -> None:
     problem.solve(solver=cp.CLARABEL)
     if problem.status == cp.INFEASIBLE:
         raise ModelError(f"The support {support} is empty: no y satisfies all of its conditions.")
+
+
+def _times(factors: NDArray[np.float64], w: cp.Expression) -> cp.Expression:
+    """Entry by entry, as a matrix: CVXPY's COO back end trips over ``multiply`` where nothing is left of ``w``."""
+    return sp.diags_array(factors, format="csr") @ w
 
 
 def in_cone(columns: Any) -> cp.Constraint:

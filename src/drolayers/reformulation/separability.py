@@ -165,10 +165,7 @@ def _components(dim: int, groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int
 
 def _affine(linear: sp.csr_array, constant: NDArray[np.float64], stack: cp.Expression) -> cp.Expression:
     """``linear @ stack + constant``, a plain constant where the decision does not enter."""
-    if linear.nnz == 0:
-        return cp.Constant(constant)
-    # CVXPY's COO back end trips over products of parameters with a constant that is all zero.
-    return cp.Constant(linear) @ stack + constant if constant.any() else cp.Constant(linear) @ stack
+    return cp.Constant(constant) if linear.nnz == 0 else cp.Constant(linear) @ stack + constant
 
 
 def _sign(linear: sp.csr_array, constant: NDArray[np.float64], variables: Sequence[cp.Variable]) -> NDArray[np.float64]:
