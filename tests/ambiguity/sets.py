@@ -1,0 +1,374 @@
+"""A table of ambiguity sets in two dimensions, each with its moments written once more, plainly, in NumPy.
+
+All sets have room around the point (1, 1.2), which lies inside every support of the table of problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import drolayers as dro
+from drolayers import moments as m
+
+Parameters = dict[str, np.ndarray]
+Nominal = tuple[Tensor, Tensor]
+
+POWERS = (1.0, 1.5, 2.0, 3.0)
+NORMS = (1.0, 1.5, 2.0, 3.0, np.inf)
+IMAGE = np.array([[1.0, 0.4], [-0.3, 1.0], [0.5, 0.5]])
+E1, E2 = np.eye(2)
+CENTRE = np.array([1.0, 1.2])
+ATOMS = np.array([[0.6, 1.0], [1.4, 1.1], [0.9, 1.7]])
+WEIGHTS = np.array([0.3, 0.45, 0.25])
+
+
+@dataclass(frozen=True, eq=False)
+class SetCase:
+    """A set, parameters at which it has room, and what it bounds.
+
+    Args:
+        name: what test ids call it.
+        make: the set over a given ``y``.
+        base: parameters by their public names.
+        moments: values ``(point, bound)`` at points ``(point, 2)``; None for a ball.
+        sigma: the bounds.
+        ball: norm and order of a Wasserstein ball.
+    """
+
+    name: str
+    make: Callable[[dro.Uncertain], dro.MomentSet | dro.Wasserstein]
+    base: Parameters
+    moments: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
+    sigma: Callable[[Parameters], np.ndarray] | None = None
+    ball: tuple[float, int] | None = None
+
+    def parameters(self, batch: int, seed: int = 0, spread: float = 0.04) -> list[Parameters]:
+        """Parameters of a batch: the base ones, moved a little."""
+        rng = np.random.default_rng(seed)
+        return [
+            {n: np.asarray(v) * (1 + spread * rng.uniform(-1, 1, np.shape(v))) for n, v in self.base.items()}
+            for _ in range(batch)
+        ]
+
+    def nominal(self, batch: int, seed: int = 1) -> Nominal | None:
+        """Atoms and weights where the set needs them."""
+        if self.ball is None:
+            return None
+        rng = np.random.default_rng(seed)
+        weights = WEIGHTS + 0.05 * rng.uniform(-1, 1, (batch, 3))
+        atoms = ATOMS + 0.1 * rng.uniform(-1, 1, (batch, 3, 2))
+        return torch.as_tensor(atoms), torch.as_tensor(weights / weights.sum(1, keepdims=True))
+
+    def recession(self, parameters: Parameters, directions: np.ndarray) -> np.ndarray:
+        """Lim g(sd)/s, taken far out."""
+        assert self.moments is not None
+        far = 1e9
+        return self.moments(parameters, far * directions) / far
+
+
+def stacked(parameters: list[Parameters]) -> dict[str, Tensor]:
+    """θ by name for a batch."""
+    return {n: torch.as_tensor(np.stack([p[n] for p in parameters])) for n in parameters[0]}
+
+
+def _norm(u: np.ndarray, p: float) -> np.ndarray:
+    return np.linalg.norm(u, p, axis=-1)
+
+
+def _columns(*values: np.ndarray) -> np.ndarray:
+    return np.stack(values, -1)
+
+
+def _learnt(*positions: int) -> Callable[[Parameters], np.ndarray]:
+    """The bounds of some moments, learnt."""
+    return lambda t: np.array([t[f"{i}.sigma"] for i in positions])
+
+
+def _plain(
+    name: str,
+    moments: Callable[[], list[m.Moment]],
+    base: Parameters,
+    values: Callable[[Parameters, np.ndarray], np.ndarray],
+    sigma: Callable[[Parameters], np.ndarray] | None = None,
+) -> SetCase:
+    count = len(moments())
+    return SetCase(name, lambda y: dro.MomentSet(y, moments()), base, values, sigma or _learnt(*range(count)))
+
+
+def _equality() -> SetCase:
+    """The mean of the first coordinate, by two Linear bounds that meet."""
+
+    def moments() -> list[m.Moment]:
+        return [m.Linear(mu=E1, sigma=1.1), m.Linear(mu=-E1, sigma=-1.1), m.Linear(), m.SquaredNorm(mu=CENTRE)]
+
+    return _plain(
+        "mean equality",
+        moments,
+        {"2.mu": np.array([0.3, 1.0]), "2.sigma": 1.7, "3.sigma": 0.8},
+        lambda t, y: _columns(y[:, 0], -y[:, 0], y @ t["2.mu"], ((y - CENTRE) ** 2).sum(1)),
+        lambda t: np.array([1.1, -1.1, t["2.sigma"], t["3.sigma"]]),
+    )
+
+
+def _linear() -> SetCase:
+    """A box for the mean and a first absolute moment."""
+
+    def moments() -> list[m.Moment]:
+        return [m.Linear(mu=E1), m.Linear(mu=-E1), m.Linear(), m.Norm(1)]
+
+    return _plain(
+        "linear",
+        moments,
+        {
+            "0.sigma": 1.2,
+            "1.sigma": -0.8,
+            "2.mu": np.array([0.3, 1.0]),
+            "2.sigma": 1.7,
+            "3.mu": np.array([0.9, 1.0]),
+            "3.sigma": 1.1,
+        },
+        lambda t, y: _columns(y[:, 0], -y[:, 0], y @ t["2.mu"], _norm(y - t["3.mu"], 1)),
+    )
+
+
+def _absolute() -> SetCase:
+    def moments() -> list[m.Moment]:
+        return [m.Absolute(mu=E1), m.Absolute(), m.Absolute(mu=E2, h=1.3)]
+
+    return _plain(
+        "absolute",
+        moments,
+        {
+            "0.h": 1.05,
+            "0.sigma": 0.6,
+            "1.mu": np.array([0.5, 1.0]),
+            "1.h": 1.6,
+            "1.sigma": 0.7,
+            "2.sigma": 0.8,
+        },
+        lambda t, y: _columns(abs(y[:, 0] - t["0.h"]), abs(y @ t["1.mu"] - t["1.h"]), abs(y[:, 1] - 1.3)),
+    )
+
+
+def _power(p: float) -> SetCase:
+    def moments() -> list[m.Moment]:
+        return [m.AbsolutePower(p), m.AbsolutePower(p, mu=[1.0, -0.4])]
+
+    return _plain(
+        f"power {p:g}",
+        moments,
+        {"0.mu": np.array([0.4, 1.1]), "0.h": 1.7, "0.sigma": 0.6, "1.h": 0.5, "1.sigma": 0.7},
+        lambda t, y: _columns(abs(y @ t["0.mu"] - t["0.h"]) ** p, abs(y @ np.array([1.0, -0.4]) - t["1.h"]) ** p),
+    )
+
+
+def _positive_square() -> SetCase:
+    """Three directions that span the plane positively."""
+    fixed = np.array([-0.5, -0.9])
+
+    def moments() -> list[m.Moment]:
+        return [m.PositiveSquare(), m.PositiveSquare(mu=fixed), m.PositiveSquare(h=0.5)]
+
+    return _plain(
+        "positive square",
+        moments,
+        {
+            "0.mu": np.array([1.0, 0.1]),
+            "0.h": 0.8,
+            "0.sigma": 0.5,
+            "1.h": -1.9,
+            "1.sigma": 0.7,
+            "2.mu": np.array([-0.6, 0.9]),
+            "2.sigma": 0.4,
+        },
+        lambda t, y: _columns(
+            np.maximum(y @ t["0.mu"] - t["0.h"], 0) ** 2,
+            np.maximum(y @ fixed - t["1.h"], 0) ** 2,
+            np.maximum(y @ t["2.mu"] - 0.5, 0) ** 2,
+        ),
+    )
+
+
+def _norms(p: float) -> list[SetCase]:
+    plain = _plain(
+        f"norm {p:g}",
+        lambda: [m.Norm(p)],
+        {"0.mu": np.array([0.9, 1.1]), "0.sigma": 0.6},
+        lambda t, y: _columns(_norm(y - t["0.mu"], p)),
+    )
+    image = _plain(
+        f"image norm {p:g}",
+        lambda: [m.Norm(p, A=IMAGE)],
+        {"0.mu": IMAGE @ CENTRE + np.array([0.05, -0.05, 0.1]), "0.sigma": 0.7},
+        lambda t, y: _columns(_norm(y @ IMAGE.T - t["0.mu"], p)),
+    )
+    learnt = _plain(
+        f"learnt norm {p:g}",
+        lambda: [m.Norm(p, A=dro.Learn(3, 2))],
+        {"0.A": IMAGE, "0.mu": IMAGE @ CENTRE + np.array([0.05, -0.05, 0.1]), "0.sigma": 0.8},
+        lambda t, y: _columns(_norm(y @ t["0.A"].T - t["0.mu"], p)),
+    )
+    return [plain, image, learnt]
+
+
+def _squares() -> list[SetCase]:
+    whole = _plain(
+        "squared norm",
+        lambda: [m.SquaredNorm()],
+        {"0.mu": np.array([0.9, 1.1]), "0.sigma": 0.7},
+        lambda t, y: _columns(((y - t["0.mu"]) ** 2).sum(1)),
+    )
+    parts = _plain(
+        "squared norm by index",
+        lambda: [m.SquaredNorm(1), m.SquaredNorm([0]), m.SquaredNorm(mu=CENTRE)],
+        {"0.mu": np.array([1.1]), "0.sigma": 0.5, "1.mu": np.array([0.9]), "1.sigma": 0.6, "2.sigma": 0.9},
+        lambda t, y: _columns((y[:, 1] - t["0.mu"]) ** 2, (y[:, 0] - t["1.mu"]) ** 2, ((y - CENTRE) ** 2).sum(1)),
+    )
+    grouped = SetCase(
+        "grouped",
+        lambda y: dro.MomentSet.grouped(y, 1),
+        {"mu": np.array([0.9, 1.1]), "sigma": np.array([0.5, 0.3])},
+        lambda t, y: (y - t["mu"]) ** 2,
+        lambda t: np.asarray(t["sigma"]),
+    )
+    both = _plain(
+        "first and second",
+        lambda: [m.Norm(1), m.SquaredNorm()],
+        {"0.mu": np.array([0.9, 1.1]), "0.sigma": 0.7, "1.mu": np.array([1.1, 1.2]), "1.sigma": 0.6},
+        lambda t, y: _columns(_norm(y - t["0.mu"], 1), ((y - t["1.mu"]) ** 2).sum(1)),
+    )
+    return [whole, parts, grouped, both]
+
+
+def _combinations() -> list[SetCase]:
+    means = {"0.0.mu": np.array([0.9, 1.1]), "0.1.mu": np.array([1.1, 1.2])}
+    mixed = _plain(
+        "sum of degrees 2 and 1",
+        lambda: [m.SquaredNorm() + 0.5 * m.Norm(1)],
+        {**means, "0.sigma": 1.0},
+        lambda t, y: _columns(((y - t["0.0.mu"]) ** 2).sum(1) + 0.5 * _norm(y - t["0.1.mu"], 1)),
+    )
+    squares = _plain(
+        "sum of squares",
+        lambda: [m.SquaredNorm(0) + 3.0 * m.SquaredNorm([1])],
+        {"0.0.mu": np.array([0.9]), "0.1.mu": np.array([1.1]), "0.sigma": 0.9},
+        lambda t, y: _columns((y[:, 0] - t["0.0.mu"][0]) ** 2 + 3 * (y[:, 1] - t["0.1.mu"][0]) ** 2),
+    )
+    tilted = _plain(
+        "sum with a linear part",
+        lambda: [m.Linear() + m.Norm(2) + m.Absolute(mu=[0.2, -1.0])],
+        {
+            "0.0.mu": np.array([0.2, -0.3]),
+            "0.1.mu": np.array([0.9, 1.1]),
+            "0.2.h": -1.0,
+            "0.sigma": 0.9,
+        },
+        lambda t, y: _columns(
+            y @ t["0.0.mu"] + _norm(y - t["0.1.mu"], 2) + abs(y @ np.array([0.2, -1.0]) - t["0.2.h"])
+        ),
+    )
+    multiple = _plain(
+        "multiple",
+        lambda: [2.0 * m.Norm(2), 0.5 * m.SquaredNorm()],
+        {"0.mu": np.array([0.9, 1.1]), "0.sigma": 1.2, "1.mu": np.array([1.1, 1.2]), "1.sigma": 0.4},
+        lambda t, y: _columns(2 * _norm(y - t["0.mu"], 2), 0.5 * ((y - t["1.mu"]) ** 2).sum(1)),
+    )
+    largest = _plain(
+        "maximum of norms",
+        lambda: [m.maximum(m.Norm(1), 2.0 * m.Norm(np.inf))],
+        {**means, "0.sigma": 0.9},
+        lambda t, y: _columns(np.maximum(_norm(y - t["0.0.mu"], 1), 2 * _norm(y - t["0.1.mu"], np.inf))),
+    )
+    steepest = _plain(
+        "maximum of degrees 2 and 1",
+        lambda: [m.maximum(m.SquaredNorm(), m.Norm(1), m.Linear(mu=[1.0, 1.0]))],
+        {**means, "0.sigma": 2.6},
+        lambda t, y: _columns(
+            np.maximum(np.maximum(((y - t["0.0.mu"]) ** 2).sum(1), _norm(y - t["0.1.mu"], 1)), y.sum(1))
+        ),
+    )
+    powers = _plain(
+        "maximum of powers",
+        lambda: [m.maximum(m.AbsolutePower(3.0, mu=E1), m.AbsolutePower(3.0, mu=[0.3, 1.0]))],
+        {"0.0.h": 1.0, "0.1.h": 1.4, "0.sigma": 0.5},
+        lambda t, y: _columns(
+            np.maximum(abs(y[:, 0] - t["0.0.h"]) ** 3, abs(y @ np.array([0.3, 1.0]) - t["0.1.h"]) ** 3)
+        ),
+    )
+    return [mixed, squares, tilted, multiple, largest, steepest, powers]
+
+
+def _conics() -> list[SetCase]:
+    # ‖y - μ‖² ≤ u as [2(y - μ); u - 1; u + 1] in the cone.
+    square = np.array([[2.0, 0, 0], [0, 2, 0], [0, 0, 1], [0, 0, 1]])
+    shift = np.array([2 * CENTRE[0], 2 * CENTRE[1], 1.0, -1.0])
+    fixed = _plain(
+        "conic",
+        lambda: [m.Conic([square], [shift])],
+        {"0.sigma": 0.7},
+        lambda t, y: _columns(((y - CENTRE) ** 2).sum(1)),
+    )
+    # Some v has ‖M y - b‖ ≤ v, and |aᵀy - h| ≤ u - v: the sum of both.
+    image = np.array([[1.0, 0.3, 0, 0], [-0.2, 1, 0, 0], [0, 0, 0, 1]])
+    ridge = np.array([[1.0, 0.5, 0, 0], [0, 0, 1, -1]])
+
+    def lifted(t: Parameters, y: np.ndarray) -> np.ndarray:
+        A0, b0 = t.get("0.A0", image), t["0.b0"]
+        first = _norm(y @ A0[:2, :2].T - b0[:2], 2)
+        return _columns(first + abs(y @ ridge[0, :2] - t.get("0.b1", np.array([1.6, 0.0]))[0]))
+
+    middle = np.array([*image[:2, :2] @ CENTRE, 0.0])
+    vector = _plain(
+        "conic, lifted, vectors learnt",
+        lambda: [m.Conic([image, ridge], [dro.Learn(3), [1.6, 0.0]], lifted=1)],
+        {"0.b0": middle, "0.sigma": 0.8},
+        lifted,
+    )
+    return [fixed, vector, _conic_matrix(middle)]
+
+
+def _conic_matrix(middle: np.ndarray) -> SetCase:
+    """All entries learnt: ‖v(y) + wu‖ ≤ s(y) + ru, whose smallest u is the larger root of a quadratic."""
+    image = np.array([[1.0, 0.3, 0.1], [-0.2, 1, 0], [0.1, 0, 1]])
+    vector = np.array([*middle[:2], -0.2])
+
+    def values(t: Parameters, y: np.ndarray) -> np.ndarray:
+        (w, r), rest = (t["0.A0"][:2, 2], t["0.A0"][2, 2]), y @ t["0.A0"][:, :2].T - t["0.b0"]
+        v, s = rest[:, :2], rest[:, 2]
+        a, b, c = r**2 - w @ w, r * s - v @ w, s**2 - (v**2).sum(1)
+        return _columns((np.sqrt(np.maximum(b**2 - a * c, 0)) - b) / a)
+
+    return _plain(
+        "conic, learnt",
+        lambda: [m.Conic([dro.Learn(3, 3)], [dro.Learn(3)])],
+        {"0.A0": image, "0.b0": vector, "0.sigma": 0.5},
+        values,
+    )
+
+
+def _ball(norm: float, order: int) -> SetCase:
+    return SetCase(
+        f"ball {norm:g}, order {order}",
+        lambda y: dro.Wasserstein(y, 3, norm=norm, order=order),
+        {"radius": np.array(0.3)},
+        ball=(norm, order),
+    )
+
+
+SETS: list[SetCase] = [
+    _equality(),
+    _linear(),
+    _absolute(),
+    *[_power(p) for p in POWERS],
+    _positive_square(),
+    *[case for p in NORMS for case in _norms(p)],
+    *_squares(),
+    *_combinations(),
+    *_conics(),
+    *[_ball(norm, order) for norm in (1, 2, np.inf) for order in (1, 2)],
+]

@@ -1,0 +1,122 @@
+"""What a worst-case distribution must satisfy, written without the library's own moments, supports and losses.
+
+test_certificates_fail.py sees each of them fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from drolayers.reformulation.worst_distribution import WorstCaseDistribution
+from tests.ambiguity.sets import Nominal, Parameters, SetCase
+from tests.reformulation.problems import Case, Values
+
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A distribution of one item: atoms with probabilities, directions, and where each came from."""
+
+    atoms: np.ndarray
+    probabilities: np.ndarray
+    origin: np.ndarray
+    directions: np.ndarray
+    direction_origin: np.ndarray
+
+
+def of_item(found: WorstCaseDistribution, item: int) -> Spread:
+    """One item, without what fills up the batch."""
+    p, d = found.probabilities[item].numpy(), found.directions[item].numpy()
+    kept, moving = p > 0, np.abs(d).max(1, initial=0.0) > 0
+    return Spread(
+        found.atoms[item].numpy()[kept],
+        p[kept],
+        found.mass.origin[item].numpy()[kept],
+        d[moving],
+        found.mass.direction_origin[item].numpy()[moving],
+    )
+
+
+def usage(
+    case: SetCase, t: Parameters, nominal: Nominal | None, item: int, mass: Spread
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a distribution uses of every bound, and the bounds; atoms and directions together."""
+    if case.ball is None:
+        assert case.moments is not None
+        assert case.sigma is not None
+        used = mass.probabilities @ case.moments(t, mass.atoms)
+        if len(mass.directions):
+            used = used + case.recession(t, mass.directions).sum(0)
+        return used, case.sigma(t)
+    assert nominal is not None
+    norm, order = case.ball
+    centres = nominal[0][item].numpy()
+    moved = mass.probabilities @ np.linalg.norm(mass.atoms - centres[mass.origin], norm, axis=1) ** order
+    if len(mass.directions):
+        moved += np.linalg.norm(mass.directions, norm, axis=1).sum() if order == 1 else np.inf
+    return np.array([moved]), np.array([t["radius"] ** order])
+
+
+def finite(mass: Spread, share: float) -> Spread:
+    """The same with directions made real: each gets some mass of its scenario, as far out as it needs."""
+    atoms, probabilities, origin = list(mass.atoms), list(mass.probabilities), list(mass.origin)
+    for direction, source in zip(mass.directions, mass.direction_origin, strict=True):
+        # The heaviest atom of the scenario gives the mass.
+        mine = [k for k in range(len(mass.atoms)) if origin[k] == source]
+        giver = max(mine, key=lambda k: probabilities[k])
+        probabilities[giver] -= share
+        atoms.append(atoms[giver] + direction / share)
+        probabilities.append(share)
+        origin.append(source)
+    return Spread(np.array(atoms), np.array(probabilities), np.array(origin), np.zeros((0, 2)), np.zeros(0, dtype=int))
+
+
+def expected(case: Case, x: Values, mass: Spread) -> float:
+    """The expected cost of the atoms."""
+    return float(mass.probabilities @ case.cost.value(x, mass.atoms))
+
+
+def defects(
+    case: Case,
+    x: Values,
+    t: Parameters,
+    nominal: Nominal | None,
+    item: int,
+    f: float,
+    mass: Spread,
+    escaping: float,
+) -> dict[str, float]:
+    """By how much a distribution fails to certify f, relatively; a certificate has none above the tolerance."""
+    used, bounds = usage(case.set, t, nominal, item, mass)
+    size = 1.0 + abs(f)
+    weights = np.array([1.0]) if nominal is None else nominal[1][item].numpy()
+    marginal = np.bincount(mass.origin, mass.probabilities, minlength=weights.size)
+    found = {
+        "marginal": float(np.abs(marginal - weights).max()),
+        "support": float((mass.probabilities * case.support.excess(mass.atoms)).max()),
+        "bounds": float(((used - bounds) / (1.0 + np.abs(bounds))).max()),
+        "cost": abs(expected(case, x, mass) + escaping - f) / size,
+    }
+    if len(mass.directions):
+        # What escapes is a limit: distributions that exist come as close as one likes.
+        for share in (1e-4, 1e-5):
+            real = finite(mass, share)
+            used, bounds = usage(case.set, t, nominal, item, real)
+            slack = 50.0 * share
+            found[f"support at mass {share}"] = float(case.support.excess(real.atoms).max()) * share
+            found[f"bounds at mass {share}"] = float((used - bounds).max()) - slack
+            found[f"cost at mass {share}"] = abs(expected(case, x, real) - f) / size - slack
+    return found
+
+
+def assert_certifies(
+    case: Case, x: Values, t: Parameters, nominal: Nominal | None, item: int, f: Tensor, found: WorstCaseDistribution
+) -> None:
+    """The distribution lies in the set and attains f."""
+    values = defects(case, x, t, nominal, item, float(f[item]), of_item(found, item), float(found.escaping_cost[item]))
+    broken = {name: value for name, value in values.items() if not value <= TOLERANCE}
+    assert not broken, f"item {item}: {broken}"

@@ -1,0 +1,70 @@
+"""Every set, support and cost: the worst-case distribution lies in the set and attains the worst-case cost.
+
+By default every pair (set, support), (set, cost) and (support, cost) occurs; DROLAYERS_FULL_TABLE=1 runs all triples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.ambiguity.sets import SETS, SetCase
+from tests.reformulation.certificates import assert_certifies
+from tests.reformulation.problems import COSTS, SUPPORTS, CostCase, SupportCase, case, fits
+
+BATCH = 2
+FULL = bool(os.environ.get("DROLAYERS_FULL_TABLE"))
+
+
+def table() -> list[tuple[SetCase, SupportCase, CostCase]]:
+    """Triples that cover all pairs, the rarest pairs first; or all triples."""
+    if FULL:
+        return [(kind, support, cost) for kind in SETS for support in SUPPORTS for cost in COSTS if fits(support, cost)]
+    rows: list[tuple[SetCase, SupportCase, CostCase]] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for kind in SETS:
+        for support in SUPPORTS:
+            usable = [cost for cost in COSTS if fits(support, cost)]
+            cost = min(usable, key=lambda c: (seen[kind.name, c.name], seen[support.name, c.name]))
+            seen.update([(kind.name, cost.name), (support.name, cost.name)])
+            rows.append((kind, support, cost))
+    return rows
+
+
+def name(row: tuple[SetCase, SupportCase, CostCase]) -> str:
+    return " / ".join(part.name for part in row)
+
+
+TABLE = table()
+
+
+def test_the_table_covers_all_pairs() -> None:
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        seen = {(row[first].name, row[second].name) for row in TABLE}
+        kinds = (SETS, SUPPORTS, COSTS)
+        wanted = {(a.name, b.name) for a in kinds[first] for b in kinds[second]}
+        if second == 2:
+            wanted = {
+                (a.name, b.name)
+                for a in kinds[first]
+                for b in COSTS
+                if not b.needs_nonnegative or (first == 1 and a.nonnegative)
+            }
+        assert wanted <= seen, sorted(wanted - seen)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=name)
+def test_worst_distribution_certifies(row: tuple[SetCase, SupportCase, CostCase]) -> None:
+    here = case(*row)
+    parameters, theta, nominal = here.theta(BATCH)
+    solution = here.problem.solve(theta, nominal)
+    assert bool(solution.ok.all()), solution.statuses
+    decision = {v: t.detach() for v, t in here.problem.decision(solution.primal).items()}
+    f = here.problem.worst_case_cost(decision, theta, nominal)
+    torch.testing.assert_close(f, solution.objective, rtol=1e-6, atol=1e-6)
+    found = here.problem.worst_case_distribution(decision, theta, nominal)
+    for item in range(BATCH):
+        assert_certifies(here, here.values(decision, item), parameters[item], nominal, item, f, found)
