@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows
+from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows, columns
 from drolayers.conic import ConeProgram, Engine, Solution, make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.cost.parse import PiecewiseCost, parse
@@ -351,7 +351,7 @@ class DecisionProblem:
                     f"{variable.name()} must have shape {(batch, *variable.shape)}, one decision an item of theta, "
                     f"not {tuple(value.shape)}."
                 )
-            parts.append(value.double().reshape(batch, -1).to(features.device))
+            parts.append(columns(value.double()).to(features.device))
         layout = probe.rows.layout
         da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
         solution = self._careful.solve(program, torch.cat([*parts, da.to(features), db.to(features)], 1))
