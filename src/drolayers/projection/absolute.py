@@ -94,8 +94,9 @@ class AbsoluteDeviation(Rule):
         with torch.no_grad():
             zero = torch.zeros_like(sigma)
             # The bound alone could take up the whole violation: the multiplier is no larger than that needs.
-            far = torch.where(valid, zero, (excess(zero)[0] / rise).clamp(min=0.0))
-            found = decreasing_root(excess, zero, far)
+            violation = excess(zero)[0]
+            far = torch.where(valid, zero, (violation / rise).clamp(min=0.0))
+            found = decreasing_root(excess, zero, far, 4e-15 * (violation.abs() + sigma.abs()))
         multiplier = implicit(found, excess)
         moved = steps.prox(start, rate * multiplier)[0] + steps.centre
         moved = torch.where(valid, alpha[name].reshape(moved.shape), moved)

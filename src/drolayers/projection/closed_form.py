@@ -169,21 +169,29 @@ class SquaredDeviation(Rule):
         away = centre - mean
         members, bounds, weight = (torch.as_tensor(t, device=mean.device) for t in self._classes)
         c = self.factor * (1.0 + self.task.relative)
-        squares = away.new_zeros(len(away), len(weight)).index_add(1, members, away**2)
+        # Mostly there is one class a bound, and then there is nothing to spread or to gather.
+        plain = len(weight) == self.task.moment.bounds
+
+        def spread(values: Tensor) -> Tensor:
+            return values if plain else values[:, bounds]
+
+        def gather(values: Tensor) -> Tensor:
+            return values if plain else torch.zeros_like(variance).index_add(1, bounds, values)
+
+        squares = self._by_bound(away**2) if plain else _sums(away**2, members, len(weight))
         # Half the inverse weight of σ: how fast the bound rises with the multiplier.
         rise = 0.5 / self._bound_weight(mean) if self.task.free_bound else torch.zeros_like(variance[0])
         room = sigma - self.task.margin - c * variance
         infeasible = torch.zeros_like(valid)
         if not self.task.free_bound:
             infeasible = room < -SLACK * (sigma.abs() + c * variance)
-            total = torch.zeros_like(room).index_add(1, bounds, squares)
-            room = torch.maximum(room, 1e-24 * (c * total).detach())
+            room = torch.maximum(room, 1e-24 * c * gather(squares).detach())
 
         def excess(multiplier: Tensor) -> tuple[Tensor, Tensor]:
-            shrunk = weight / (weight + c * multiplier[:, bounds])
-            spread = torch.zeros_like(room).index_add(1, bounds, squares * shrunk**2)
-            slope = torch.zeros_like(room).index_add(1, bounds, squares * shrunk**3 / weight)
-            return c * spread - room - rise * multiplier, -2.0 * c**2 * slope - rise
+            shrunk = weight / (weight + c * spread(multiplier))
+            left = squares * shrunk * shrunk
+            slope = gather(left * shrunk / weight)
+            return c * gather(left) - room - rise * multiplier, -2.0 * c**2 * slope - rise
 
         with torch.no_grad():
             zero = torch.zeros_like(room)
@@ -193,9 +201,10 @@ class SquaredDeviation(Rule):
             else:
                 far = weight.max() / c * ((violation + room) / room.clamp(min=1e-300)).clamp(min=1.0).sqrt()
             far = torch.where(valid | infeasible, zero, far.clamp(min=0.0))
-            found = decreasing_root(excess, zero, far)
+            noise = 4e-16 * (c * gather(squares) + room.abs())
+            found = decreasing_root(excess, zero, far, noise)
         multiplier = implicit(found, excess)
-        shrunk = weight / (weight + c * multiplier[:, bounds])
+        shrunk = weight / (weight + c * spread(multiplier))
         kept = (valid | infeasible)[:, self._label(mean)]
         moved = torch.where(kept, centre, mean + shrunk[:, members] * away)
         name = self.coordinates.name
@@ -224,4 +233,9 @@ class SquaredDeviation(Rule):
         """Sums over the coordinates of every bound."""
         if self.task.moment.bounds == 1:
             return values.sum(1, keepdim=True)
-        return values.new_zeros(len(values), self.task.moment.bounds).index_add(1, self._label(values), values)
+        return _sums(values, self._label(values), self.task.moment.bounds)
+
+
+def _sums(values: Float[Tensor, "batch value"], label: Tensor, count: int) -> Float[Tensor, "batch label"]:
+    """Sums by label."""
+    return values.new_zeros(len(values), count).index_add(1, label, values)

@@ -10,28 +10,27 @@ from torch import Tensor
 Function = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From points to values and slopes, elementwise."""
 
-_TOLERANCE = 4e-15
+_TOLERANCE = 1e-13
 _STEPS = 300
 
 
-def decreasing_root(function: Function, lower: Tensor, upper: Tensor) -> Tensor:
-    """The root of every function within its bracket, f(lower) ≥ 0 ≥ f(upper), to machine precision.
+def decreasing_root(function: Function, lower: Tensor, upper: Tensor, noise: Tensor) -> Tensor:
+    """The root of every function within its bracket, f(lower) ≥ 0 ≥ f(upper).
 
-    Newton's method from the left end (which never overshoots where f is convex), kept in the bracket by bisection.
+    Newton's method from the left end (which never overshoots where f is convex), kept in the bracket by bisection. It
+    ends where |f| is within the rounding ``noise`` of its terms, or where one more step makes no difference.
     """
     x = lower
     for step in range(_STEPS):
         value, slope = function(x)
-        lower, upper = torch.where(value >= 0, x, lower), torch.where(value <= 0, x, upper)
         newton = x - value / slope
+        settled = (value.abs() <= noise) | ((newton - x).abs() <= _TOLERANCE * x)
+        lower, upper = torch.where(value >= 0, x, lower), torch.where(value <= 0, x, upper)
+        if bool((settled | (upper <= lower)).all()):
+            return x
         middle = 0.5 * (lower + upper)
         # Newton's steps may creep along a kinked function; a bisection now and then bounds their number.
-        inside = (newton >= lower) & (newton <= upper)
-        ahead = torch.where(inside, newton, middle) if step % 5 < 4 else middle
-        settled = inside & ((newton - x).abs() <= _TOLERANCE * x.abs())
-        settled |= (value == 0) | (upper - lower <= _TOLERANCE * upper.abs())
-        if bool(settled.all()):
-            return torch.where(inside, newton, x)
+        ahead = torch.where((newton >= lower) & (newton <= upper), newton, middle) if step % 8 < 7 else middle
         x = torch.where(settled, x, ahead)
     return x
 
