@@ -81,7 +81,7 @@ class AbsoluteDeviation(Rule):
         """One multiplier an item."""
         name = self.coordinates.name
         steps = Steps.of(self.coordinates.of(summary), summary)
-        start = alpha[name].reshape(len(sigma), -1) - steps.centre
+        start = alpha[name].reshape(steps.centre.shape) - steps.centre
         c = self.factor * (1.0 + self.task.relative)
         rate = 0.5 * c / self.task.weight(name, start).reshape(-1)
         rise = 0.5 / self.task.weight("sigma", start).reshape(-1)

@@ -221,7 +221,7 @@ class SquaredDeviation(Rule):
     def _centre(self, alpha: Values) -> Float[Tensor, "batch coordinate"]:
         """The centre, also where it is a scalar."""
         centre = alpha[self.coordinates.name]
-        return centre.reshape(len(centre), -1)
+        return centre[:, None] if centre.dim() == 1 else centre
 
     def _label(self, like: Tensor) -> Tensor:
         return torch.as_tensor(self.coordinates.label, device=like.device)

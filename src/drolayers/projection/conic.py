@@ -52,7 +52,7 @@ class ConeRule(Rule):
         items = (~valid.all(1)).nonzero()[:, 0]
         cloud = spread(summary[items])
         compiled = self.compiled(cloud.atoms.shape[1])
-        given = [alpha[name][items].reshape(len(items), -1) for name in self.task.free]
+        given = [_rows(alpha[name][items]) for name in self.task.free]
         bound = [sigma[items]] if self.task.free_bound else []
         data = torch.cat([*given, *bound, cloud.atoms.flatten(1), cloud.weights], 1)
         solution = self.engine.solve(compiled.program, data)
@@ -123,3 +123,8 @@ def spread(cloud: Cloud) -> Cloud:
     share = weights.gather(1, heaviest) / (1 + light.sum(1, keepdim=True))
     place = atoms.gather(1, heaviest[..., None].expand(-1, -1, atoms.shape[2]))
     return Cloud(torch.where(light[..., None], place, atoms), torch.where(light | top, share, weights))
+
+
+def _rows(values: Tensor) -> Float[Tensor, "batch entry"]:
+    """One row an item."""
+    return values[:, None] if values.dim() == 1 else values.flatten(1)

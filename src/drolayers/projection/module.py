@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import AmbiguitySet, Nominal
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.wasserstein import Wasserstein
-from drolayers.conic import Engine, make_engine
+from drolayers.conic import Engine, Exact, make_engine
 from drolayers.errors import ModelError, ShapeError
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
+from drolayers.projection.implicit import Implicit
 from drolayers.projection.radius import needed_radius
 from drolayers.projection.report import Report
 from drolayers.projection.rule import Cloud, Rule, Task, raised
@@ -86,10 +87,8 @@ class Projection(nn.Module):
         self._warned = False
         self.rules: tuple[Rule, ...] = ()
         if isinstance(ambiguity, MomentSet):
-            chosen = make_engine(engine)
-            # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
-            careful = replace(chosen, backend=chosen.backend.with_tolerance(_TOLERANCE))
             self._names = _public_names(ambiguity)
+            careful = _careful(make_engine(engine))
             self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
 
     def _tasks(self, ambiguity: MomentSet) -> list[Task]:
@@ -215,6 +214,12 @@ def _cloud(ambiguity: AmbiguitySet, nominal: Nominal, theta: Tensor) -> Cloud:
         raise ShapeError("The weights of the nominal distribution must add up to one for every item.")
     # Single precision leaves the sum off one by more than the projection's own accuracy.
     return Cloud(atoms.to(theta.device).double(), (weights.double() / total).to(theta.device))
+
+
+def _careful(engine: Engine) -> Engine:
+    """Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations."""
+    backend = engine.backend.with_tolerance(_TOLERANCE)
+    return replace(engine, backend=Implicit(backend) if isinstance(engine.gradient, Exact) else backend)
 
 
 def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:

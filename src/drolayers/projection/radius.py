@@ -17,7 +17,7 @@ def needed_radius(ball: Wasserstein, cloud: Cloud) -> Float[Tensor, "batch 1"]:
     support = ball.y.support
     if isinstance(support, Box):
         # Coordinate by coordinate, in every norm.
-        lo, hi = (torch.as_tensor(end).to(atoms) for end in support.ends(ball.y.dim))
+        lo, hi = (torch.tensor(end).to(atoms) for end in support.ends(ball.y.dim))
         gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
         distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
         moved = (weights * distance**ball.order).sum(1, keepdim=True)
