@@ -112,11 +112,11 @@ def worst_case(
 
 
 def _probed(rows: Rows) -> tuple[Probe, Constraints]:
-    """Slopes and offsets as variables, tied to what they were plus a perturbation."""
-    slope, offset = cp.Variable(rows.slope.shape[0], name="slope"), cp.Variable(rows.offset.shape[0], name="offset")
-    da, db = cp.Parameter(slope.shape, name="slope probe"), cp.Parameter(offset.shape, name="offset probe")
-    probed = Rows(slope, offset, rows.layout, rows.block)
-    return Probe(probed, da, db, slope), [slope == rows.slope + da, offset == rows.offset + db]
+    """Slopes as variables, since parameters multiply them once more, and offsets as they are, plus perturbations."""
+    slope = cp.Variable(rows.slope.shape[0], name="slope")
+    da, db = cp.Parameter(slope.shape, name="slope probe"), cp.Parameter(rows.offset.shape[0], name="offset probe")
+    probed = Rows(slope, rows.offset + db, rows.layout, rows.block)
+    return Probe(probed, da, db, slope), [slope == rows.slope + da]
 
 
 def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tuple[cp.Variable, cp.Constraint]:
