@@ -27,7 +27,7 @@ class BranchAndBound:
     """
 
     engine: Engine = field(default_factory=make_engine)
-    node_limit: int | None = None
+    node_limit: int | None = 100_000
     time_limit: float | None = None
     fill: int = 32
     memory: float = 1e9

@@ -8,6 +8,7 @@ What is proven about one box (``bounds.py``) is used on all boxes of that item.
 from __future__ import annotations
 
 import time
+from itertools import count
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class Search:
         engine: Engine,
         program: ConeProgram,
         values: Values,
-        count: int,
+        points: int,
         *,
         node_limit: int | None,
         time_limit: float | None,
@@ -56,11 +57,11 @@ class Search:
         components = components.without(tables.component)
         self.boxes = Boxes(engine, program, self.values, memory, components)
         self.screen = Screen.of(program, self.values)
-        self.pool = Pool(program, batch, count)
+        self.pool = Pool(program, batch, points)
         linear = self.values.q[:, program.integers.to(self.values.q.device)].cpu().numpy()
         self.bounds = Bounds(components, tables, self.values.constant.cpu().numpy(), linear)
         # Where tables hold all integers, bounds are trusted to say where to look, for so many solves of an item.
-        self.modelled, self.trust = not tables.free.size, 16 + 8 * count
+        self.modelled, self.trust = not tables.free.size, 16 + 8 * points
         self.unbounded = np.zeros(batch, dtype=bool)
         self.explored = np.zeros(batch, dtype=np.int64)
         # Items whose pool has been full before: their boxes have been bounded by all that is known.
@@ -95,6 +96,11 @@ class Search:
         """Items whose bounds are so good that they say where to look."""
         return self.modelled & (self.bounds.count > 0) & (self.bounds.count <= self.trust)
 
+    @property
+    def _searching(self) -> Array:
+        """Items that may explore another box."""
+        return self.explored < (np.inf if self.node_limit is None else self.node_limit)
+
     def _select(self) -> Nodes:
         """What to solve next: boxes and points of every item that is not finished."""
         filled = np.isfinite(self.pool.threshold) & ~self.full
@@ -103,14 +109,17 @@ class Search:
         self.open = self.open[~late] + self._bounded(self._hopeful(self.open[late]))
         chosen = self._hopeful(self.proposed)
         # A box that is divided at a point known already has nothing to solve: its item goes on to the next.
-        for _ in range(_DIVISIONS):
-            taken = self._take(np.setdiff1d(self.open.item, chosen.item))
-            if not len(taken):
+        items = np.unique(self.open.item)
+        for division in count():
+            taken = self._take(items)
+            if not len(taken) or (len(chosen) and division > _DIVISIONS):
+                self.open += taken
                 break
             single = taken.single
             taken, boxes = taken[single], self._tightened(taken[~single])
             exact = self._trusted
             chosen += taken + boxes[~exact[boxes.item]] + self._divide_at_minimiser(boxes[exact[boxes.item]])
+            items = np.setdiff1d(self.open.item, chosen.item)
         return chosen
 
     def _take(self, items: Array) -> Nodes:
@@ -118,7 +127,8 @@ class Search:
         self.open = self._hopeful(self.open)
         eligible = np.isin(self.open.item, items)
         if self.node_limit is not None:
-            eligible &= (self.explored[self.open.item] < self.node_limit) | self.open.single
+            # Points cost no node, nor do boxes that are divided without a solve.
+            eligible &= (self._searching | self._trusted)[self.open.item] | self.open.single
         at = np.flatnonzero(eligible)
         nodes = self.open[at]
         share = max(1, self.fill // max(1, items.size))
@@ -212,12 +222,11 @@ class Search:
 
     def _steps(self, nodes: Nodes, point: Array) -> Array:
         """What is known about the value one step away from a point of each box, integer by integer."""
-        count, integers = point.shape
-        value = np.full((count, integers), np.inf)
+        value, integers = np.full(point.shape, np.inf), point.shape[1]
         for step in (-1, 1):
             moved = point[:, None, :] + step * np.eye(integers, dtype=point.dtype)
             moved = moved.reshape(-1, integers)
-            bound = self.bounds.of(nodes.item.repeat(integers), moved, moved).reshape(count, integers)
+            bound = self.bounds.of(nodes.item.repeat(integers), moved, moved).reshape(point.shape)
             inside = (point + step >= nodes.lower) & (point + step <= nodes.upper)
             value = np.minimum(value, np.where(inside, bound, np.inf))
         return value
@@ -244,7 +253,8 @@ class Search:
 
     def _promising(self, points: Nodes) -> Nodes:
         """The points worth a solve in the next round: as many as the pool has empty slots, and one more."""
-        points = self._hopeful(self._bounded(points[~self._trusted[points.item]]))
+        useful = ~self._trusted & (self._searching | (self.pool.found < self.pool.count))
+        points = self._hopeful(self._bounded(points[useful[points.item]]))
         fits = self.screen.passes(points.item, points.lower)
         keys = zip(points.item.tolist(), points.lower, strict=True)
         fits &= np.array([(item, point.tobytes()) not in self.seen for item, point in keys], dtype=bool)
