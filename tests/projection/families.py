@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -51,6 +54,12 @@ ALL = CLOSED | CONIC
 def make(family: str, support: dro.support.Support | None = None) -> dro.MomentSet:
     """A set of one family over three coordinates."""
     return dro.MomentSet(dro.Uncertain(DIM, support=support), (ALL | FIXED)[family]())
+
+
+@cache
+def projection(family: str, method: Literal["auto", "closed_form", "conic", "clip"] = "auto") -> dro.Projection:
+    """The projection of one family, compiled once."""
+    return dro.Projection(make(family), method=method)
 
 
 def grouped(support: dro.support.Support | None = None) -> dro.MomentSet:

@@ -11,7 +11,19 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from tests.projection.families import CASES, CLOSED, FIXED, awkward, bounds, grouped, make, needs, nominal, outputs
+from tests.projection.families import (
+    CASES,
+    CLOSED,
+    FIXED,
+    awkward,
+    bounds,
+    grouped,
+    make,
+    needs,
+    nominal,
+    outputs,
+    projection,
+)
 
 WEIGHTS = {"0.mu": 5.0, "0.sigma": 0.5}
 
@@ -44,13 +56,12 @@ def clarabel(ambiguity: dro.MomentSet, theta: Tensor, y: Tensor, weights: Tensor
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("family", [*CLOSED, *FIXED])
 def test_equals_the_cone_program_and_clarabel(family: str, case: str) -> None:
-    ambiguity = make(family)
+    exact, program = projection(family, "closed_form"), projection(family, "conic")
+    ambiguity = exact.ambiguity
     theta, distribution = awkward(case, 6, ambiguity.size)
     if family in FIXED:
         distribution = (0.5 * distribution[0], distribution[1])
-    exact = dro.Projection(ambiguity, method="closed_form")
-    found = exact(theta, distribution)
-    conic = dro.Projection(ambiguity, method="conic")(theta, distribution)
+    found, conic = exact(theta, distribution), program(theta, distribution)
     assert exact.last is not None
     assert bool(exact.last.ok.all())
     scale = theta.abs().amax(1).clamp(min=1.0)
@@ -117,15 +128,15 @@ def test_the_checks_see_a_wrong_projection() -> None:
 @pytest.mark.parametrize("family", [*CLOSED, *FIXED, "grouped"])
 def test_derivatives(family: str) -> None:
     ambiguity = grouped() if family == "grouped" else make(family)
-    y, omega = nominal(4, 4, 3)
+    y, omega = nominal(3, 3, 3)
     if family in FIXED:
         y = 0.4 * y
-    theta = outputs(4, ambiguity.size, 4, 2.0)
+    theta = outputs(3, ambiguity.size, 8, 2.0)
     weights = None if family in FIXED else {next(iter(ambiguity.parameters)): 3.0}
-    projection = dro.Projection(ambiguity, weights, margin=0.01, relative=0.1)
-    assert not torch.equal(projection(theta, (y, omega)), theta)
+    layer = dro.Projection(ambiguity, weights, margin=0.01, relative=0.1)
+    assert not torch.equal(layer(theta, (y, omega)), theta)
     inputs = (theta.requires_grad_(), y.requires_grad_(), omega.requires_grad_())
-    assert torch.autograd.gradcheck(lambda t, a, w: projection(t, (a, w)), inputs, eps=1e-7, atol=1e-5, rtol=1e-4)
+    assert torch.autograd.gradcheck(lambda t, a, w: layer(t, (a, w)), inputs, eps=1e-7, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["squared", "l1"])
@@ -133,13 +144,13 @@ def test_on_the_boundary(family: str) -> None:
     """θ on the boundary is valid; just inside nothing happens, just outside next to nothing."""
     ambiguity = make(family)
     theta, distribution = awkward("random", 20, ambiguity.size)
-    projection = dro.Projection(ambiguity)
-    edge = projection(theta, distribution)
-    assert torch.equal(projection(edge, distribution), edge)
+    layer = dro.Projection(ambiguity)
+    edge = layer(theta, distribution)
+    assert torch.equal(layer(edge, distribution), edge)
     for shift in (1e-14, 1e-9, 1e-5):
         outside = edge.clone()
         outside[:, -1] -= shift
-        again = projection(outside, distribution)
+        again = layer(outside, distribution)
         assert ((again - edge).abs() <= 2 * shift + 1e-14).all()
         assert ((again - outside).norm(dim=1) <= shift * (1 + 1e-6) + 1e-14).all()
         assert (needs(ambiguity, again, distribution) <= bounds(ambiguity, again) + 1e-13).all()

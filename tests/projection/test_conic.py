@@ -7,19 +7,31 @@ import pytest
 import torch
 
 import drolayers as dro
-from tests.projection.families import CASES, CONIC, DIM, awkward, bounds, grouped, make, needs, nominal, outputs
+from tests.projection.families import (
+    CASES,
+    CONIC,
+    DIM,
+    awkward,
+    bounds,
+    grouped,
+    make,
+    needs,
+    nominal,
+    outputs,
+    projection,
+)
 from tests.projection.test_closed_form import clarabel
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("family", CONIC)
 def test_equals_clarabel(family: str, case: str) -> None:
-    ambiguity = make(family)
+    layer = projection(family)
+    ambiguity = layer.ambiguity
     theta, distribution = awkward(case, 3, ambiguity.size)
-    projection = dro.Projection(ambiguity)
-    found = projection(theta, distribution)
-    assert projection.last is not None
-    assert bool((projection.last.status == 0).all())
+    found = layer(theta, distribution)
+    assert layer.last is not None
+    assert bool((layer.last.status == 0).all())
     scale = theta.abs().amax(1).clamp(min=1.0)
     assert (needs(ambiguity, found, distribution) <= bounds(ambiguity, found) + 1e-9 * scale[:, None]).all()
     for item in range(2):
@@ -33,16 +45,16 @@ def test_equals_clarabel(family: str, case: str) -> None:
 def test_derivatives(family: str) -> None:
     ambiguity = make(family)
     distribution = nominal(3, 4, 3)
-    projection = dro.Projection(ambiguity, margin=0.05)
+    layer = dro.Projection(ambiguity, margin=0.05)
     theta = outputs(3, ambiguity.size, 4, 2.0).requires_grad_()
     direction = outputs(3, ambiguity.size, 5)
-    (gradient,) = torch.autograd.grad((projection(theta, distribution) * direction).sum(), theta)
+    (gradient,) = torch.autograd.grad((layer(theta, distribution) * direction).sum(), theta)
     step, size = 1e-3, ambiguity.size
     shifts = step * torch.eye(size, dtype=torch.float64).repeat_interleave(3, 0)
     base = theta.detach().repeat(size, 1)
     spread = tuple(t.repeat(size, *[1] * (t.dim() - 1)) for t in distribution)
     with torch.no_grad():
-        change = projection(base + shifts, spread) - projection(base - shifts, spread)
+        change = layer(base + shifts, spread) - layer(base - shifts, spread)
     central = (change * direction.repeat(size, 1)).sum(1).reshape(size, 3).T / (2 * step)
     assert (gradient - central).abs().max() <= 2e-3 * (1.0 + central.abs().max())
 

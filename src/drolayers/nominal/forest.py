@@ -115,7 +115,7 @@ class Forest(NominalDistribution):
             together = mine[:, None] == theirs
             if hidden is not None:
                 together = together & ~hidden
-            total += together / together.sum(1, keepdim=True).clamp(min=1)
+            total += together.to(total) / together.sum(1, keepdim=True).clamp(min=1)
         if hidden is not None:
             # With every leaf empty, all other points are as good as each other.
             others = (~hidden).to(total)
