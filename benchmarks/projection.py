@@ -3,10 +3,10 @@
     min ‖μ - μ⁰‖² + ‖σ - σ⁰‖²   subject to   Σ_n ω_n g(y_n, μ) ≤ σ
 
 for the squared deviation ‖y - μ‖², for one such bound every four coordinates (the paper's portfolio), and for the
-absolute deviation ‖y - μ‖₁: a batch of 100 with 20 atoms each, forward and backward. The objective is that of the paper's
-newsvendor (its portfolio minimises norms, which have another solution). cvxpylayers is slow and gets a part of the batch;
-its time is scaled up. How slow depends on the units: outcomes of size 0.05 (returns) suit its solver best, and at size 1
-(demands) it ends on its iteration limit. Errors are of the distance moved, against Clarabel.
+absolute deviation ‖y - μ‖₁: a batch of 100 with 20 atoms each, forward and backward. The objective is that of the
+paper's newsvendor (its portfolio minimises norms, which have another solution). cvxpylayers is slow and gets a part of
+the batch; its time is scaled up. How slow depends on the units: outcomes of size 0.05 (returns) suit its solver best,
+and at size 1 (demands) it ends on its iteration limit. Errors are of the distance moved, against Clarabel.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from drolayers.projection.radius import needed_radius
 from drolayers.projection.report import Report
 from drolayers.projection.rule import Cloud, Rule, Task, raised
 from drolayers.status import Status
+from drolayers.support import Reals
 
 Method = Literal["auto", "closed_form", "conic", "clip"]
 _METHODS = ("auto", "closed_form", "conic", "clip")
@@ -183,6 +184,8 @@ class Projection(nn.Module):
 
     def _look_outside(self, cloud: Cloud, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
+        if isinstance(self.ambiguity.y.support, Reals):
+            return
         with torch.no_grad():
             atoms = cloud.atoms.detach()
             allowed = _OUTSIDE * (1.0 + atoms.abs().amax(2))
@@ -207,13 +210,18 @@ def _cloud(ambiguity: AmbiguitySet, nominal: Nominal, theta: Tensor) -> Cloud:
             f"The nominal distribution needs atoms of shape ({len(theta)}, atom, {ambiguity.y.dim}) and weights of "
             f"shape ({len(theta)}, atom), not {tuple(atoms.shape)} and {tuple(weights.shape)}."
         )
-    if not (bool(atoms.isfinite().all()) and bool(weights.isfinite().all()) and bool((weights >= 0).all())):
+    if not (_finite(atoms) and _finite(weights) and bool((weights >= 0).all())):
         raise ShapeError("The nominal distribution holds NaN, infinities or negative weights.")
     total = weights.double().sum(1, keepdim=True)
     if not bool(((total - 1.0).abs() < 1e-4).all()):
         raise ShapeError("The weights of the nominal distribution must add up to one for every item.")
     # Single precision leaves the sum off one by more than the projection's own accuracy.
     return Cloud(atoms.to(theta.device).double(), (weights.double() / total).to(theta.device))
+
+
+def _finite(values: Tensor) -> bool:
+    """Whether all values are; one pass without a mask does, unless the sum overflows."""
+    return bool(values.detach().sum().isfinite()) or bool(values.isfinite().all())
 
 
 def _careful(engine: Engine) -> Engine:
