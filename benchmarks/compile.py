@@ -36,10 +36,8 @@ def main(sizes: list[int]) -> None:
         start = time.perf_counter()
         program = newsvendor(items).program
         seconds = time.perf_counter() - start
-        per_item = program.nonzeros / items
-        print(
-            f"{items:>6} {seconds:>8.2f} {program.rows:>8} {program.columns:>8} {program.nonzeros:>10} {per_item:>15.1f}"
-        )
+        counts = f"{program.rows:>8} {program.columns:>8} {program.nonzeros:>10} {program.nonzeros / items:>15.1f}"
+        print(f"{items:>6} {seconds:>8.2f} {counts}")
 
 
 if __name__ == "__main__":
