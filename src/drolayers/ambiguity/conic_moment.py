@@ -7,6 +7,7 @@ from typing import Any, final
 
 import cvxpy as cp
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -105,7 +106,9 @@ class Conic(Moment):
     def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
         """The epigraph with b_j = 0."""
         zero = {name: leaves[name] * 0.0 if name.startswith("b") else leaves[name] for name in leaves}
-        return self.value(y, zero)
+        found = self.value(y, zero)
+        # Of a square the epigraph is approached but never reached, for which no solver has a certificate.
+        return found.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
     def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
         """Lifted variables u and v for every point."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
+from drolayers.status import Status
 
 if TYPE_CHECKING:
     from drolayers.ambiguity.conic_moment import Conic
@@ -24,12 +25,17 @@ def epigraph_value(moment: Conic, y: Tensor, leaves: Mapping[str, Tensor]) -> Te
     tensors = {"y": y, **{name: leaves[name] for name in names if name != "y"}}
     own = {"y": 1, **{f"A{j}": 2 for j in range(len(moment.A))}, **{f"b{j}": 1 for j in range(len(moment.b))}}
     batch = torch.broadcast_shapes(*[t.shape[: t.dim() - own[n]] for n, t in tensors.items()])
+    if not batch.numel():
+        return y.new_zeros(*batch, 1)
     flat = [
         tensors[n].expand(*batch, *tensors[n].shape[tensors[n].dim() - own[n] :]).reshape(batch.numel(), -1)
         for n in names
     ]
     solution = make_engine().solve(program, torch.cat([f.to(y) for f in flat], 1))
-    return solution.objective.reshape(*batch, 1)
+    # Where no u will do g is infinite, as is the recession of what grows faster than linearly.
+    infinite = torch.full_like(solution.objective, torch.inf)
+    value = torch.where(solution.status == int(Status.INFEASIBLE), infinite, solution.objective)
+    return value.reshape(*batch, 1)
 
 
 @lru_cache(maxsize=32)
