@@ -1,6 +1,6 @@
 """What a worst-case distribution must satisfy, written without the library's own moments, supports and losses.
 
-test_certificates_fail.py sees each of them fail.
+test_helpers_fail.py sees each of them fail.
 """
 
 from __future__ import annotations

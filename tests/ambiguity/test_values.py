@@ -1,0 +1,81 @@
+"""Moments say the same three times: in torch, as CVXPY expressions, and in the plain table."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+
+import drolayers as dro
+from drolayers.ambiguity.base import Mass
+from tests.ambiguity.sets import CENTRE, SETS, SetCase, stacked
+
+MOMENTS = [case for case in SETS if case.ball is None]
+POINTS = CENTRE + np.random.default_rng(0).normal(size=(6, 2))
+IDS = [case.name for case in MOMENTS]
+
+
+@pytest.mark.parametrize("case", MOMENTS, ids=IDS)
+def test_values_in_torch(case: SetCase) -> None:
+    ambiguity = case.make(dro.Uncertain(2))
+    parameters = case.parameters(2)
+    theta = ambiguity.flat(stacked(parameters))
+    found = ambiguity.values(theta, torch.as_tensor(POINTS).expand(2, -1, -1)).numpy()
+    for item, given in enumerate(parameters):
+        np.testing.assert_allclose(found[item], case.moments(given, POINTS), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(torch.cat(ambiguity.sigmas(theta), 1)[item].numpy(), case.sigma(given))
+
+
+@pytest.mark.parametrize("case", MOMENTS, ids=IDS)
+def test_recession(case: SetCase) -> None:
+    ambiguity = case.make(dro.Uncertain(2))
+    (given,) = case.parameters(1)
+    directions = POINTS - CENTRE
+    theta = ambiguity.flat(stacked([given]))
+    found = ambiguity.values(theta, torch.as_tensor(directions)[None], recession=True)[0].numpy()
+    expected = case.recession(given, directions)
+    # What grows faster than linearly has no recession but infinity; one-sided squares have zero on the other side.
+    expected = np.where(expected > 100, np.inf, expected)
+    np.testing.assert_allclose(found, np.where(abs(expected) < 1e-6, 0.0, expected), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", MOMENTS, ids=IDS)
+def test_expressions(case: SetCase) -> None:
+    """In y for given parameters: smallest at fixed points, which is the value where the epigraph is tight."""
+    ambiguity = case.make(dro.Uncertain(2))
+    (given,) = case.parameters(1)
+    theta = ambiguity.flat(stacked([given]))
+    parts = []
+    for position, moment in enumerate(ambiguity.moments):
+        leaves = {n: v[0].numpy() for n, v in ambiguity.leaf_values(theta, position).items()}
+        expression, constraints = moment.expression(cp.Constant(POINTS), leaves)
+        assert expression.shape == (len(POINTS), moment.bounds)
+        cp.Problem(cp.Minimize(cp.sum(expression)), constraints).solve(cp.CLARABEL)
+        parts.append(expression.value)
+    np.testing.assert_allclose(np.concatenate(parts, 1), case.moments(given, POINTS), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", SETS, ids=[case.name for case in SETS])
+def test_parameters_and_usage(case: SetCase) -> None:
+    ambiguity = case.make(dro.Uncertain(2))
+    given = case.parameters(2)
+    theta = stacked(given)
+    assert list(ambiguity.parameters) == list(case.base)
+    assert {n: np.shape(v) for n, v in case.base.items()} == ambiguity.parameters
+    flat = ambiguity.pack(theta)
+    assert flat.shape == (2, ambiguity.size)
+    assert all(torch.equal(v, theta[n]) for n, v in ambiguity.unpack(flat).items())
+    nominal = case.nominal(2)
+    atoms = torch.as_tensor(POINTS[:3]).expand(2, -1, -1) if nominal is None else nominal[0] + 0.25
+    weights = torch.full((2, 3), 1 / 3, dtype=torch.float64) if nominal is None else nominal[1]
+    origin = torch.arange(3).expand(2, -1) if nominal else torch.zeros(2, 3, dtype=torch.int64)
+    mass = Mass(atoms, weights, origin, torch.zeros(2, 0, 2), torch.zeros(2, 0, dtype=torch.int64))
+    used, bounds = ambiguity.usage(flat, nominal, mass)
+    if case.ball is None:
+        expected = [w.numpy() @ case.moments(t, a.numpy()) for w, t, a in zip(weights, given, atoms, strict=True)]
+        np.testing.assert_allclose(used.numpy(), np.stack(expected), rtol=1e-6, atol=1e-7)
+    else:
+        norm, order = case.ball
+        np.testing.assert_allclose(used.numpy(), np.linalg.norm([0.25, 0.25], norm) ** order)
+        np.testing.assert_allclose(bounds[:, 0].numpy(), [t["radius"] ** order for t in given])
