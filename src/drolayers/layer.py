@@ -298,7 +298,9 @@ class DROLayer(nn.Module):
             log_prob = draws.log_prob
         status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, nominal, self.oracle)
         temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
-        probabilities = energy_probabilities(slots.objective, log_prob, slots.valid, temperature)
+        # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
+        objective = slots.objective + 0.0 * flat.sum(1, keepdim=True)
+        probabilities = energy_probabilities(objective, log_prob, slots.valid, temperature)
         return self._decision(
             slots.primal, slots.objective, probabilities, slots.best, slots.value, status, flat.dtype, found
         )
