@@ -8,11 +8,19 @@ from typing import Literal
 from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.diffcp import Diffcp
 from drolayers.conic.engine import Backend, Engine, Exact, Smoothed
+from drolayers.conic.gpu import Batched
 from drolayers.conic.moreau import Moreau
 from drolayers.errors import ModelError
 
-BACKENDS: dict[str, type[Moreau] | type[Diffcp]] = {"moreau": Moreau, "diffcp": Diffcp}
-"""Name, which is also the package to look for, and back end; in order of preference."""
+BACKENDS: dict[str, type[Moreau] | type[Batched] | type[Diffcp]] = {
+    "moreau": Moreau,
+    "batched": Batched,
+    "diffcp": Diffcp,
+}
+"""Engines by name."""
+
+PACKAGES = {"moreau": "moreau", "diffcp": "diffcp"}
+"""The packages that engines need, in the order in which "auto" looks for them."""
 
 
 def make_engine(
@@ -29,7 +37,7 @@ def make_engine(
         gradient = Exact() if gradient == "exact" else Smoothed()
     if isinstance(engine, str):
         if engine == "auto":
-            engine = next((name for name in BACKENDS if find_spec(name)), "moreau")
+            engine = next((name for name, package in PACKAGES.items() if find_spec(package)), "batched")
         if engine not in BACKENDS:
             raise ModelError(f"There is no engine {engine!r}: choose 'auto' or one of {sorted(BACKENDS)}.")
         return Engine(BACKENDS[engine](), ClarabelRescue(), gradient, on_failure)

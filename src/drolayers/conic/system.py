@@ -1,0 +1,295 @@
+"""The data of a batch of programs, equilibrated, and the linear systems of their interior-point steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drolayers.conic.arrow import ArrowFactor, ArrowPlan, system_pattern
+from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.residuals import row_index
+from drolayers.conic.scaling import ConeShape, Scaling
+
+REGULARISE = 1e-7
+"""Added to the diagonal of the system (taken off for equality rows); iterative refinement takes its effect back."""
+
+
+@dataclass(frozen=True, eq=False)
+class SystemPlan:
+    """Which products of entries of A go where in the flat system; made once a program and device."""
+
+    program: ConeProgram
+    arrow: ArrowPlan
+    shape: ConeShape
+    row: Tensor
+    column: Tensor
+    P_row: Tensor
+    P_column: Tensor
+    line_pairs: Tensor
+    line_target: Tensor
+    slot_entry: Tensor
+    slot: Tensor
+    slots: int
+    cone_pairs: Tensor
+    cone_target: Tensor
+    cone_of_pair: Tensor
+    product_pairs: Tensor
+    product_target: Tensor
+    equal_entry: Tensor
+    equal_target: Tensor
+    P_entry: Tensor
+    P_target: Tensor
+    diagonal_target: Tensor
+    sign: Tensor
+
+    @classmethod
+    def of(cls, program: ConeProgram, device: torch.device) -> SystemPlan:
+        """Lay everything out."""
+        cones, columns = program.cones, program.columns
+        arrow = ArrowPlan.of(system_pattern(program))
+        row, column = row_index(program.A_indptr).numpy(), program.A_indices.numpy()
+        entries = np.arange(row.size)
+        linear = cones.zero + cones.nonneg
+
+        def pairs(group: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """All ordered pairs of members of one group."""
+            order = np.argsort(group, kind="stable")
+            sizes = np.bincount(group) if group.size else np.zeros(0, dtype=np.int64)
+            starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if sizes.size else sizes
+            first = np.repeat(order, sizes[group[order]])
+            base = np.repeat(starts[group[order]], sizes[group[order]])
+            step = np.arange(first.size) - np.repeat(
+                np.cumsum(sizes[group[order]]) - sizes[group[order]], sizes[group[order]]
+            )
+            return of[first], of[order[base + step]]
+
+        lines = entries[(row >= cones.zero) & (row < linear)]
+        e1, e2 = pairs(row[lines], lines)
+        target, kept = arrow.place(column[e1], column[e2])
+        line_pairs, line_target = np.stack([e1, e2])[:, kept], target[kept]
+
+        # Columns of one second-order cone meet in slots (cone, column).
+        cone = np.repeat(np.arange(len(cones.soc)), cones.soc) if cones.soc else np.zeros(0, dtype=np.int64)
+        head = np.diff(cone, prepend=-1) > 0
+        curved = entries[row >= linear]
+        cone_of_entry = cone[row[curved] - linear]
+        keys, slot = np.unique(np.stack([cone_of_entry, column[curved]]), axis=1, return_inverse=True)
+        slot = slot.ravel()
+        u1, u2 = pairs(keys[0], np.arange(keys.shape[1])) if keys.size else (slot, slot)
+        target, kept = arrow.place(keys[1][u1], keys[1][u2]) if keys.size else (slot, slot > 0)
+        cone_pairs, cone_target = np.stack([u1, u2])[:, kept], target[kept]
+        lookup = _PairLookup(cone_pairs, keys.shape[1])
+        p1, p2 = pairs(row[curved], np.arange(curved.size))
+        where = lookup(slot[p1], slot[p2])
+        product_pairs = np.stack([curved[p1], curved[p2]])[:, where >= 0]
+        sign = np.where(head, 1.0, -1.0)
+
+        equal = entries[row < cones.zero]
+        targets, chosen = [], []
+        for i, j in ((columns + row[equal], column[equal]), (column[equal], columns + row[equal])):
+            position, kept = arrow.place(i, j)
+            targets.append(position[kept])
+            chosen.append(equal[kept])
+        P_row, P_column = row_index(program.P_indptr).numpy(), program.P_indices.numpy()
+        P_target, P_kept = arrow.place(P_row, P_column)
+        nodes = np.arange(columns + cones.zero)
+        diagonal, _ = arrow.place(nodes, nodes)
+
+        def put(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(values)).to(device)
+
+        return cls(
+            program=program,
+            arrow=arrow,
+            shape=ConeShape.of(cones, device),
+            row=put(row),
+            column=put(column),
+            P_row=put(P_row),
+            P_column=put(P_column),
+            line_pairs=put(line_pairs),
+            line_target=put(line_target),
+            slot_entry=put(curved),
+            slot=put(slot),
+            slots=int(keys.shape[1]),
+            cone_pairs=put(cone_pairs),
+            cone_target=put(cone_target),
+            cone_of_pair=put(keys[0][cone_pairs[0]] if keys.size else np.zeros(0, dtype=np.int64)),
+            product_pairs=put(product_pairs),
+            product_target=put(where[where >= 0]),
+            equal_entry=put(np.concatenate(chosen)),
+            equal_target=put(np.concatenate(targets)),
+            P_entry=put(np.flatnonzero(P_kept)),
+            P_target=put(P_target[P_kept]),
+            diagonal_target=put(diagonal),
+            sign=put(sign),
+        )
+
+    @cached_property
+    def regularisation(self) -> Tensor:
+        """Positive for columns, negative for equality rows."""
+        columns, zero = self.program.columns, self.program.cones.zero
+        signs = torch.cat([torch.ones(columns), -torch.ones(zero)]).double()
+        return (REGULARISE * signs).to(self.row.device)[:, None]
+
+
+class _PairLookup:
+    """The number of a pair of slots in a list of pairs."""
+
+    def __init__(self, pairs: np.ndarray, slots: int) -> None:
+        self.slots = max(slots, 1)
+        keys = pairs[0].astype(np.int64) * self.slots + pairs[1]
+        self.order = np.argsort(keys)
+        self.keys = keys[self.order]
+
+    def __call__(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Numbers, -1 where a pair is not in the list."""
+        wanted = first.astype(np.int64) * self.slots + second
+        if not self.keys.size:
+            return np.full(wanted.size, -1)
+        at = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
+        return np.where(self.keys[at] == wanted, self.order[at], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A batch of programs, batch last, with rows and columns scaled to similar size.
+
+    ``D`` and ``E`` scale columns and rows: x = D x̂, s = ŝ/E, z = E ẑ. Matrices that all items share have batch one.
+    """
+
+    plan: SystemPlan
+    A: Tensor
+    P: Tensor
+    q: Tensor
+    b: Tensor
+    D: Tensor
+    E: Tensor
+
+    @classmethod
+    def of(cls, plan: SystemPlan, values: Values) -> Data:
+        """Transpose and equilibrate (three rounds of Ruiz on A)."""
+        shared = values.A.stride(0) == 0 and len(values) > 1
+        A = (values.A[:1] if shared else values.A).T.contiguous()
+        D = A.new_ones(plan.program.columns, A.shape[1])
+        E = A.new_ones(plan.program.rows, A.shape[1])
+        for _ in range(3):
+            size = (A * E[plan.row] * D[plan.column]).abs()
+            E = E / _root(_largest(size, plan.row, E.shape[0]))
+            for group in plan.shape.groups:
+                # One factor a cone, or it would be another cone.
+                E[group] = E[group].mean(1, keepdim=True).expand_as(E[group]).clone()
+            size = (A * E[plan.row] * D[plan.column]).abs()
+            D = D / _root(_largest(size, plan.column, D.shape[0]))
+        scaled = A * E[plan.row] * D[plan.column]
+        P = values.P.T.contiguous() * D[plan.P_row] * D[plan.P_column]
+        return cls(plan, scaled, P, values.q.T * D, values.b.T * E, D, E)
+
+    def of_items(self, items: Tensor) -> Data:
+        """Some items of the batch."""
+
+        def pick(t: Tensor) -> Tensor:
+            return t if t.shape[1] == 1 else t[:, items]
+
+        return Data(
+            self.plan, pick(self.A), pick(self.P), self.q[:, items], self.b[:, items], pick(self.D), pick(self.E)
+        )
+
+    def rows(self, x: Tensor) -> Tensor:
+        """A x."""
+        return torch.zeros_like(self.b).index_add_(0, self.plan.row, self.A * x[self.plan.column])
+
+    def columns(self, z: Tensor) -> Tensor:
+        """Aᵀ z."""
+        return torch.zeros_like(self.q).index_add_(0, self.plan.column, self.A * z[self.plan.row])
+
+    def form(self, x: Tensor) -> Tensor:
+        """P x."""
+        if not self.P.shape[0]:
+            return torch.zeros_like(x)
+        return torch.zeros_like(x).index_add_(0, self.plan.P_row, self.P * x[self.plan.P_column])
+
+    @cached_property
+    def _fixed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What does not change from step to step: products within rows, within cones, and the constant entries."""
+        plan, A = self.plan, self.A
+        lines = A[plan.line_pairs[0]] * A[plan.line_pairs[1]]
+        signs = plan.sign[plan.row[plan.product_pairs[0]] - plan.shape.zero - plan.shape.nonneg][:, None]
+        cones = A.new_zeros(plan.cone_pairs.shape[1], A.shape[1])
+        cones.index_add_(0, plan.product_target, signs * A[plan.product_pairs[0]] * A[plan.product_pairs[1]])
+        batch = max(A.shape[1], self.P.shape[1] if self.P.shape[0] else 1)
+        constant = A.new_zeros(plan.arrow.length, batch)
+        constant.index_add_(0, plan.equal_target, A[plan.equal_entry].expand(-1, batch))
+        if self.P.shape[0]:
+            constant.index_add_(0, plan.P_target, self.P[plan.P_entry].expand(-1, batch))
+        constant.index_add_(0, plan.diagonal_target, plan.regularisation.expand(-1, batch).to(constant))
+        return lines, cones, constant
+
+    def factor(self, scaling: Scaling) -> System:
+        """Factor the systems at a scaling point."""
+        plan, shape = self.plan, self.plan.shape
+        batch = self.q.shape[1]
+        lines, cones, constant = self._fixed
+        flat = constant.expand(-1, batch).clone() if constant.shape[1] != batch else constant.clone()
+        if plan.line_target.numel():
+            weight = (scaling.ratio**-2)[plan.row[plan.line_pairs[0]] - shape.zero]
+            flat.index_add_(0, plan.line_target, lines * weight)
+        if plan.slots:
+            point = shape.join((torch.zeros_like(scaling.ratio), scaling.w))
+            linear = shape.zero + shape.nonneg
+            eta = torch.zeros_like(point)
+            for group, value in zip(shape.groups, scaling.eta, strict=True):
+                eta[group[:, 0]] = value
+            heads = (plan.sign > 0).nonzero()[:, 0] + linear
+            inverse = eta[heads] ** -2
+            signed = plan.sign[plan.row[plan.slot_entry] - linear][:, None]
+            v = self.q.new_zeros(plan.slots, batch)
+            v.index_add_(0, plan.slot, signed * self.A[plan.slot_entry] * point[plan.row[plan.slot_entry]])
+            value = 2.0 * v[plan.cone_pairs[0]] * v[plan.cone_pairs[1]] - cones
+            flat.index_add_(0, plan.cone_target, value * inverse[plan.cone_of_pair])
+        return System(self, scaling, plan.arrow.factor(flat))
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """[P, Aᵀ; A, -H] at a scaling point, factored."""
+
+    data: Data
+    scaling: Scaling
+    arrow: ArrowFactor
+
+    def solve(self, rx: Tensor, rz: Tensor, refine: int = 1) -> tuple[Tensor, Tensor]:
+        """X and z with Px + Aᵀz = rx and Ax - Hz = rz."""
+        x, z = self._once(rx, rz)
+        for _ in range(refine):
+            ex = rx - self.data.form(x) - self.data.columns(z)
+            ez = rz - self.data.rows(x) + self.scaling.square(z)
+            dx, dz = self._once(ex, ez)
+            x, z = x + dx, z + dz
+        return x, z
+
+    def _once(self, rx: Tensor, rz: Tensor) -> tuple[Tensor, Tensor]:
+        """Without refinement: z is eliminated from the rows of proper cones."""
+        zero = self.data.plan.shape.zero
+        scaled = self.scaling.square(rz, inverse=True)
+        found = self.arrow.solve(torch.cat([rx + self.data.columns(scaled), rz[:zero]]))
+        columns = rx.shape[0]
+        x = found[:columns]
+        z = self.scaling.square(self.data.rows(x), inverse=True) - scaled
+        z[:zero] = found[columns:]
+        return x, z
+
+
+def _largest(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """The largest value at every index; one where there is none."""
+    out = values.new_zeros(count, values.shape[1])
+    out = out.scatter_reduce(0, index[:, None].expand_as(values), values, "amax")
+    return torch.where(out > 0, out, torch.ones_like(out))
+
+
+def _root(values: Tensor) -> Tensor:
+    """Square roots, kept within sane bounds."""
+    return values.clamp(1e-8, 1e8).sqrt()
