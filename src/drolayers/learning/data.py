@@ -16,17 +16,27 @@ from drolayers.errors import ShapeError
 
 def matrix(data: Any, name: str) -> Tensor:
     """A float64 matrix from a tensor, an array, a data frame or nested lists; NaN is refused, with its rows."""
-    values = data.detach().cpu() if isinstance(data, Tensor) else torch.as_tensor(np.array(data, dtype=float))
+    try:
+        values = data.detach().cpu() if isinstance(data, Tensor) else torch.as_tensor(np.array(data, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{name} must be a table of numbers: {error}") from error
     values = values.double()
     if values.dim() == 1:
         values = values[:, None]
-    if values.dim() != 2 or not len(values):
+    if values.dim() != 2 or not values.numel():
         raise ShapeError(f"{name} must be a non-empty table of numbers, not of shape {tuple(values.shape)}.")
     bad = ~values.isfinite().all(1)
     if bool(bad.any()):
         rows = bad.nonzero()[:8, 0].tolist()
         raise ShapeError(f"{name} holds NaN or infinity in rows {rows}: drop or fill them first.")
     return values
+
+
+def column_names(data: Any) -> list[str] | None:
+    """The names of the columns of a data frame, where all are text."""
+    columns = getattr(data, "columns", None)
+    names = None if columns is None else list(columns)
+    return names if names is not None and all(isinstance(name, str) for name in names) else None
 
 
 class Outcomes(Dataset[tuple[Tensor, Tensor, int]]):
@@ -42,6 +52,11 @@ class Outcomes(Dataset[tuple[Tensor, Tensor, int]]):
 
     def __getitem__(self, row: int) -> tuple[Tensor, Tensor, int]:
         return self.Z[row], self.Y[row], row if self.training else -1
+
+    def batch(self, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Several rows at once, possibly none."""
+        index = torch.tensor(rows, dtype=torch.int64)
+        return self.Z[index], self.Y[index], index if self.training else torch.full_like(index, -1)
 
 
 class SeededBatches(Sampler[list[int]]):
@@ -65,9 +80,21 @@ class SeededBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
         for start in range(0, self.rows, self.batch_size):
-            share = order[start : start + self.batch_size][self.rank :: self.processes]
-            # No process may run out of items before the others do.
-            yield (share if share.size else order[start : start + 1]).tolist()
+            # A share may be empty: every process takes as many steps as the others.
+            yield order[start : start + self.batch_size][self.rank :: self.processes].tolist()
+
+
+class _Rows(Dataset[int]):
+    """Row numbers, which the collation turns into a batch."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> int:
+        return row
 
 
 class OutcomeData(pl.LightningDataModule):
@@ -85,7 +112,7 @@ class OutcomeData(pl.LightningDataModule):
         trainer = self.trainer
         rank, processes = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
         sampler = SeededBatches(len(self.training), self.batch_size, self.seed, rank, processes)
-        return DataLoader(self.training, batch_sampler=sampler)
+        return DataLoader(_Rows(len(self.training)), batch_sampler=sampler, collate_fn=self.training.batch)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """In order; every process sees all of it."""

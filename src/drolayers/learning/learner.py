@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import cvxpy as cp
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
 from drolayers.layer import Decision, DROLayer
-from drolayers.learning.data import OutcomeData, Outcomes, matrix
+from drolayers.learning import storage
+from drolayers.learning.data import OutcomeData, Outcomes, column_names, matrix
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, Pipeline, PredictionModule
 from drolayers.learning.pretraining import PredictionLoss
-from drolayers.learning.schedule import TemperatureSchedule, smoothing_schedule, temperature_schedule
+from drolayers.learning.schedule import (
+    RateSchedule,
+    TemperatureSchedule,
+    rate_schedule,
+    smoothing_schedule,
+    temperature_schedule,
+)
 from drolayers.learning.training import Stage, train
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import Temperature
 
-FORMAT = 1
+RUNNING = ("problem", "model", "nominal", "directory", "resume", "progress", "devices")
+"""Settings that say where and on what a learner runs, not what it is."""
 
 
 class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
@@ -53,18 +62,19 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         margin: of the projection, relative to what the nominal distribution needs.
         leave_one_out: whether a training point is kept out of its own nominal distribution.
         pretrain_epochs: epochs of prediction-focused training.
-        pretrain_lr: its learning rate.
+        pretrain_lr: its learning rate, or a callable from the epoch to one.
         epochs: epochs of decision-focused training.
-        lr: its learning rate.
-        lr_divisor: what both rates are divided by, three times in the course of a training.
+        lr: its learning rate, or a callable from the epoch to one.
+        lr_divisor: what rates that are numbers are divided by, every quarter of the first training and every third of
+            the second.
         batch_size: items a step.
         gradient_clip: largest norm of a gradient; None for none.
         patience: epochs without a better validation loss before training stops; None never stops early.
         validation_share: share of the data held out where no validation data are given.
         directory: where checkpoints and logs go; None keeps neither.
-        resume: continue from the last checkpoint in ``directory``.
+        resume: continue from the last checkpoint in ``directory``, where there is one.
         progress: whether to show a progress bar.
-        devices: number of processes.
+        devices: number of processes; more than one run the calling script again, as Lightning's DDP does.
         oracle: passed to the layer.
         engine: passed to the layer.
     """
@@ -87,9 +97,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         margin: float = 1e-3,
         leave_one_out: bool = True,
         pretrain_epochs: int = 40,
-        pretrain_lr: float = 1e-2,
+        pretrain_lr: float | RateSchedule = 1e-2,
         epochs: int = 30,
-        lr: float = 1e-3,
+        lr: float | RateSchedule = 1e-3,
         lr_divisor: float = 3.0,
         batch_size: int = 50,
         gradient_clip: float | None = 1.0,
@@ -112,6 +122,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self.directory, self.resume, self.progress = directory, resume, progress
         self.devices, self.oracle, self.engine = devices, oracle, engine
 
+    def __sklearn_clone__(self) -> Self:
+        """An unfitted copy that shares the problem, so that its decisions are named by the same variables."""
+        settings = {name: clone(value, safe=False) for name, value in self._others().items()}
+        return type(self)(self.problem, **settings)
+
+    def _others(self) -> dict[str, Any]:
+        """All settings but the problem."""
+        return {name: value for name, value in self.get_params(deep=False).items() if name != "problem"}
+
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
@@ -125,22 +144,51 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if outcomes.shape[1] != self.problem.ambiguity.y.dim:
             raise ShapeError(f"Y must have {self.problem.ambiguity.y.dim} columns, not {outcomes.shape[1]}.")
         training, held_out = self._split(contexts, outcomes, validation)
-        self.pipeline_ = self._build(training.Z.shape[1])
+        self.n_features_in_ = training.Z.shape[1]
+        self.feature_names_in_ = column_names(Z)
+        self.pipeline_ = self._build(self.n_features_in_)
         self._calibrate(training)
+        self._check_resumable(training, held_out)
         data = OutcomeData(training, held_out, self.batch_size, self.seed)
         self.history_: dict[str, list[dict[str, float]]] = {}
-        ambiguity = self.problem.ambiguity
-        if self.pretrain_epochs and not ambiguity.needs_nominal:
-            loss = PredictionLoss(ambiguity, training.Y)
-            every = max(1, self.pretrain_epochs // 4)
-            module = PredictionModule(
-                self.pipeline_, loss, self.pretrain_lr, self.lr_divisor, every, self.pretrain_epochs // 2
-            )
-            self._train("prediction", module, data, self.pretrain_epochs, "val_prediction_loss")
+        self._pretrain(data)
         if self.strategy == "decision" and self.epochs:
             self._train("decision", self._decision_module(), data, self.epochs, "val_decision_loss")
         self.pipeline_.eval()
         return self
+
+    def _pretrain(self, data: OutcomeData) -> None:
+        """The first training, for sets that it means something to."""
+        ambiguity = self.problem.ambiguity
+        if ambiguity.needs_nominal:
+            if self.strategy == "prediction":
+                warnings.warn(
+                    "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
+                    "a typical value. Use strategy='decision' to learn it.",
+                    stacklevel=3,
+                )
+            return
+        if not self.pretrain_epochs:
+            return
+        loss = PredictionLoss(ambiguity, data.training.Y)
+        rate = rate_schedule(self.pretrain_lr, self.lr_divisor, self.pretrain_epochs // 4)
+        module = PredictionModule(self.pipeline_, loss, rate, self.pretrain_epochs // 2)
+        self._train("prediction", module, data, self.pretrain_epochs, "val_prediction_loss")
+
+    def _check_resumable(self, training: Outcomes, held_out: Outcomes | None) -> None:
+        """Remember in the folder what is trained, and refuse to continue the training of something else."""
+        if self.directory is None:
+            return
+        folder = Path(self.directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = {k: v for k, v in self._others().items() if k not in RUNNING and storage.plain(v)}
+        mark, mine = folder / "run.txt", _fingerprint(training, held_out, settings)
+        if self.resume and mark.exists() and mark.read_text() != mine:
+            raise ModelError(
+                f"{folder} holds a run on other data or with other settings: give those, or another directory, or "
+                "resume=False to begin again."
+            )
+        mark.write_text(mine)
 
     def _check(self) -> None:
         """Settings that make no sense."""
@@ -159,6 +207,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """Training and validation data."""
         if validation is not None:
             held_out = Outcomes(matrix(validation[0], "validation Z"), matrix(validation[1], "validation Y"), False)
+            if held_out.Z.shape[1] != Z.shape[1] or held_out.Y.shape[1] != Y.shape[1]:
+                raise ShapeError("Validation data must have the columns of the training data.")
             return Outcomes(Z, Y, True), held_out
         everything = Outcomes(Z, Y, True)
         held = int(len(Z) * self.validation_share)
@@ -172,14 +222,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """Whether gradients are smoothed."""
         return self.gradient == "smoothed" or (self.gradient == "auto" and self.problem.program.flat)
 
-    def _build(self, inputs: int) -> Pipeline:
-        """Model, nominal distribution, projection and layer."""
+    def _build(self, inputs: int, nominal: NominalDistribution | None = None) -> Pipeline:
+        """Model, nominal distribution, projection and layer; what the user gave is copied, not changed."""
         ambiguity = self.problem.ambiguity
         generator = torch.Generator().manual_seed(self.seed)
-        model = SetModel(ambiguity, inputs, self.hidden, generator) if self.model is None else self.model
-        nominal = self.nominal
+        model = SetModel(ambiguity, inputs, self.hidden, generator) if self.model is None else deepcopy(self.model)
         if nominal is None:
-            nominal = KNN(k=getattr(ambiguity, "atoms", 20))
+            nominal = KNN(k=getattr(ambiguity, "atoms", 20)) if self.nominal is None else deepcopy(self.nominal)
         method = self.projection
         projection = None if method is None else Projection(ambiguity, relative=self.margin, method=method)  # type: ignore[arg-type]
         layer = DROLayer(
@@ -195,7 +244,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def _calibrate(self, training: Outcomes) -> None:
         """Units of the default model, and the data of the nominal distribution."""
-        if isinstance(self.pipeline_.model, SetModel):
+        if self.model is None:
+            assert isinstance(self.pipeline_.model, SetModel)
             self.pipeline_.model.calibrate(self.problem.ambiguity, training.Z, training.Y)
         with torch.no_grad():
             theta = self.pipeline_.model(training.Z[:1])
@@ -204,15 +254,16 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
         assert self.pipeline_.nominal is not None
         self.pipeline_.nominal.fit(training.Z, training.Y)
-        if not self.leave_one_out:
+        # A single point cannot be left out.
+        if not self.leave_one_out or len(training) == 1:
             training.training = False
 
     def _decision_module(self) -> DecisionModule:
         """The second training."""
         smoothing = smoothing_schedule(self.smoothing, self.epochs) if self._smoothed() else None
-        every = max(1, self.epochs // 3)
         temperature = temperature_schedule(self.temperature, self.epochs)
-        return DecisionModule(self.pipeline_, temperature, smoothing, self.lr, self.lr_divisor, every)
+        rate = rate_schedule(self.lr, self.lr_divisor, self.epochs // 3)
+        return DecisionModule(self.pipeline_, temperature, smoothing, rate)
 
     def _train(self, name: str, module: Any, data: OutcomeData, epochs: int, monitor: str) -> None:
         """Run one stage and keep its best epoch."""
@@ -229,28 +280,32 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         )
         self.history_[name] = train(stage, module, data)
 
-    def _decisions(self, Z: Any) -> Decision:
-        """Decisions for contexts, in chunks."""
+    def decision(self, Z: Any) -> Decision:
+        """Decisions for contexts with their values and statuses."""
         contexts = self._contexts(Z)
         with torch.no_grad():
             parts = [self.pipeline_(chunk) for chunk in contexts.split(512)]
         return _joined(parts)
 
-    def _contexts(self, Z: Any) -> Tensor:
-        """Contexts of the right width."""
+    def _check_fitted(self) -> None:
         if not hasattr(self, "pipeline_"):
             raise NotFittedError("This learner is not fitted yet: call fit(Z, Y) first.")
-        contexts = matrix(Z, "Z")
-        assert self.pipeline_.nominal is not None
-        width = self.pipeline_.nominal.covariates.shape[1]
+
+    def _contexts(self, Z: Any) -> Tensor:
+        """Contexts of the right width."""
+        self._check_fitted()
+        contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
+        names, known = column_names(Z), self.feature_names_in_
+        if names is not None and known is not None and names != known:
+            raise ShapeError(f"Z must have the columns {known}, in this order, as in training, not {names}.")
         self.pipeline_.eval()
         return contexts
 
     def decide(self, Z: Any) -> dict[cp.Variable, Any]:
         """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
-        best = self._decisions(Z).best
+        best = self.decision(Z).best
         return best if isinstance(Z, Tensor) else {variable: value.numpy() for variable, value in best.items()}
 
     def predict_set(self, Z: Any) -> dict[str, Any]:
@@ -263,7 +318,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def loss(self, Z: Any, Y: Any) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
-        decision, outcomes = self._decisions(Z), matrix(Y, "Y")
+        decision, outcomes = self.decision(Z), matrix(Y, "Y")
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
         ok = decision.ok
@@ -276,20 +331,28 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """The negative decision loss, so that greater is better."""
         return -self.loss(Z, Y)
 
-    def save(self, path: str | Path) -> None:
-        """Write model and nominal distribution to one safetensors file; the problem itself is not saved."""
-        if not hasattr(self, "pipeline_"):
-            raise NotFittedError("This learner is not fitted yet: call fit(Z, Y) first.")
-        assert self.pipeline_.nominal is not None
-        tensors = {f"model.{k}": v.contiguous() for k, v in self.pipeline_.model.state_dict().items()}
-        tensors |= {f"nominal.{k}": v.contiguous() for k, v in self.pipeline_.nominal.state_dict().items()}
+    def save(self, path: str | Path, note: dict[str, Any] | None = None) -> None:
+        """Write model and nominal distribution to one safetensors file; the problem itself is not saved.
+
+        Args:
+            path: the file.
+            note: anything that JSON can hold, to be found again by ``learning.storage.read_header``.
+        """
+        self._check_fitted()
+        pipeline = self.pipeline_
+        assert pipeline.nominal is not None
+        model = {"hidden": list(pipeline.model.hidden)} if isinstance(pipeline.model, SetModel) else None
+        settings = self.get_params(deep=False)
         header = {
-            "format": FORMAT,
-            "inputs": int(self.pipeline_.nominal.covariates.shape[1]),
+            "inputs": self.n_features_in_,
+            "columns": self.feature_names_in_,
             "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
-            "settings": {k: v for k, v in self.get_params(deep=False).items() if _plain(v)},
+            "settings": {k: v for k, v in settings.items() if k not in RUNNING and storage.plain(v)},
+            "model": model,
+            "nominal": storage.described_nominal(pipeline.nominal),
+            "note": note,
         }
-        save_file(tensors, str(path), metadata={"drolayers": json.dumps(header)})
+        storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal})
 
     @classmethod
     def load(cls, path: str | Path, problem: DecisionProblem, **settings: Any) -> Self:
@@ -298,34 +361,38 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         Args:
             path: the file.
             problem: the decision problem that the learner was made for.
-            settings: whatever cannot be written as JSON (``model``, ``nominal``), where it was given.
+            settings: those to change, and ``model`` and ``nominal`` where they were of your own making.
         """
-        try:
-            with safe_open(str(path), framework="pt") as stored:
-                header = json.loads((stored.metadata() or {}).get("drolayers", "{}"))
-                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
-        except (OSError, SafetensorError, json.JSONDecodeError) as error:
-            raise ModelError(f"{path} cannot be read as a saved learner: {error}.") from error
-        if header.get("format") != FORMAT or "settings" not in header:
-            raise ModelError(f"{path} is not a saved learner of format {FORMAT}.")
+        header, tensors = storage.read(path)
         expected = {name: list(shape) for name, shape in problem.ambiguity.parameters.items()}
         if header["parameters"] != expected:
             raise ModelError(f"{path} was saved for a set with parameters {header['parameters']}, not {expected}.")
-        learner = cls(problem, **{**header["settings"], **settings})
-        learner.pipeline_ = learner._build(header["inputs"])
-        for name in ("model", "nominal"):
-            state = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
-            getattr(learner.pipeline_, name).load_state_dict(state)
+        known = cls._get_param_names()
+        stored = {k: v for k, v in header["settings"].items() if k in known}
+        learner = cls(problem, **{**stored, **settings})
+        if learner.model is None:
+            if header["model"] is None:
+                raise ModelError(f"{path} was saved with a model of your own: pass one as model=.")
+            learner.hidden = tuple(header["model"]["hidden"])
+        nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
+        learner.n_features_in_ = int(header["inputs"])
+        learner.feature_names_in_ = header.get("columns")
+        learner.pipeline_ = learner._build(learner.n_features_in_, nominal)
+        storage.restore(path, learner.pipeline_.model, "model", tensors)
+        assert learner.pipeline_.nominal is not None
+        storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
         learner.history_ = {}
         learner.pipeline_.eval()
         return learner
 
 
-def _plain(value: Any) -> bool:
-    """Whether JSON can hold a setting."""
-    if isinstance(value, list | tuple):
-        return all(_plain(v) for v in value)
-    return value is None or isinstance(value, bool | int | float | str)
+def _fingerprint(training: Outcomes, held_out: Outcomes | None, settings: dict[str, Any]) -> str:
+    """A number that changes with the data and the settings."""
+    digest = sha256(json.dumps(settings, sort_keys=True).encode())
+    for data in (training, held_out):
+        if data is not None:
+            digest.update(data.Z.contiguous().numpy().tobytes() + data.Y.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _joined(parts: list[Decision]) -> Decision:

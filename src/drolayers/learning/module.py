@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import Nominal
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning.pretraining import PredictionLoss
-from drolayers.learning.schedule import SmoothingSchedule, TemperatureSchedule
+from drolayers.learning.schedule import RateSchedule, SmoothingSchedule, TemperatureSchedule
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
 
@@ -49,20 +49,32 @@ class Pipeline(nn.Module):
         nominal = self.around(z, rows)
         return self.layer(self.theta(z, nominal), nominal)
 
+    def nothing(self) -> Tensor:
+        """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""
+        return torch.stack([weight.sum() for weight in self.model.parameters()]).sum() * 0.0
+
 
 class _Training(pl.LightningModule):
     """What both trainings share: the optimiser, and decisions on validation data."""
 
-    def __init__(self, pipeline: Pipeline, lr: float, lr_divisor: float, lr_every: int) -> None:
+    def __init__(self, pipeline: Pipeline, rate: RateSchedule) -> None:
         super().__init__()
-        self.pipeline = pipeline
-        self.lr, self.lr_divisor, self.lr_every = lr, lr_divisor, lr_every
+        self.pipeline, self.rate = pipeline, rate
 
     def configure_optimizers(self) -> Any:
-        """Adam, its rate divided every so many epochs."""
-        optimiser = torch.optim.Adam(self.pipeline.model.parameters(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.StepLR(optimiser, self.lr_every, 1.0 / self.lr_divisor)
+        """Adam, with its rate by epoch."""
+        first = self.rate(0)
+        optimiser = torch.optim.Adam(self.pipeline.model.parameters(), lr=first)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda epoch: self.rate(epoch) / first)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
+
+    def _average(self, total: Tensor, count: Tensor) -> Tensor:
+        """A total over the items of one process as a mean over those of all.
+
+        Gradients are averaged over processes, so each divides by the mean number of items a process.
+        """
+        mean = torch.as_tensor(self.all_gather(count.to(total))).mean().to(total)
+        return total / torch.where(mean > 0, mean, torch.ones_like(mean))
 
 
 class PredictionModule(_Training):
@@ -72,17 +84,17 @@ class PredictionModule(_Training):
         self,
         pipeline: Pipeline,
         loss: PredictionLoss,
-        lr: float,
-        lr_divisor: float,
-        lr_every: int,
+        rate: RateSchedule,
         location_epochs: int,
     ) -> None:
-        super().__init__(pipeline, lr, lr_divisor, lr_every)
+        super().__init__(pipeline, rate)
         self.loss, self.location_epochs = loss, location_epochs
 
     def _loss(self, batch: Batch, phase: Literal["location", "bound"]) -> Tensor:
-        """The two-term loss."""
+        """The mean two-term loss of a batch."""
         z, _, rows = batch
+        if not len(z):
+            return self.pipeline.nothing()
         nominal = self.pipeline.around(z, rows if bool((rows >= 0).all()) else None)
         assert nominal is not None
         return self.loss(self.pipeline.model(z), nominal, phase)
@@ -90,9 +102,12 @@ class PredictionModule(_Training):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
         phase: Literal["location", "bound"] = "location" if self.current_epoch < self.location_epochs else "bound"
+        items = len(batch[0])
         loss = self._loss(batch, phase)
-        self.log("prediction_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(batch[0]))
-        return loss
+        self.log(
+            "prediction_loss", loss.detach(), prog_bar=True, on_step=False, on_epoch=True, batch_size=max(items, 1)
+        )
+        return self._average(loss * items, torch.tensor(float(items)))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Both terms."""
@@ -106,9 +121,7 @@ class DecisionModule(_Training):
         pipeline: the parts.
         temperature: λ by epoch.
         smoothing: level of smoothing by epoch; None for exact gradients.
-        lr: learning rate.
-        lr_divisor: what it is divided by every ``lr_every`` epochs.
-        lr_every: epochs between.
+        rate: learning rate by epoch.
     """
 
     def __init__(
@@ -116,13 +129,12 @@ class DecisionModule(_Training):
         pipeline: Pipeline,
         temperature: TemperatureSchedule,
         smoothing: SmoothingSchedule | None,
-        lr: float,
-        lr_divisor: float,
-        lr_every: int,
+        rate: RateSchedule,
     ) -> None:
-        super().__init__(pipeline, lr, lr_divisor, lr_every)
+        super().__init__(pipeline, rate)
         self.temperature, self.smoothing = temperature, smoothing
         self._backward_from = 0.0
+        self._validated = [0.0, 0, 0]
 
     def on_train_epoch_start(self) -> None:
         """Move along the schedules."""
@@ -134,6 +146,9 @@ class DecisionModule(_Training):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the surrogate of the decision loss, over the items that were solved."""
         z, y, rows = batch
+        if not len(z):
+            self._backward_from = time.perf_counter()
+            return self._average(self.pipeline.nothing(), torch.zeros(()))
         clock = [time.perf_counter()]
         raw = self.pipeline.model(z)
         clock.append(time.perf_counter())
@@ -144,11 +159,9 @@ class DecisionModule(_Training):
         problem = self.pipeline.layer.problem
         total = decision.expected(lambda x: problem.loss(x, y)).sum()
         clock.append(time.perf_counter())
-        # Every process divides by the mean number of solved items, so that their average is that of one process.
-        mine = decision.ok.sum().to(total)
-        solved = torch.as_tensor(self.all_gather(mine)).double().mean().to(total)
-        loss = total / solved.clamp(min=1.0)
-        self._record(decision, loss, mine, len(z), clock)
+        mine = decision.ok.sum()
+        loss = self._average(total, mine)
+        self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), clock)
         self._backward_from = time.perf_counter()
         return loss
 
@@ -157,11 +170,11 @@ class DecisionModule(_Training):
         seconds = time.perf_counter() - self._backward_from
         self.log("seconds/backward", seconds, on_step=False, on_epoch=True, batch_size=1)
 
-    def _record(self, decision: Decision, loss: Tensor, solved: Tensor, items: int, clock: list[float]) -> None:
+    def _record(self, decision: Decision, loss: Tensor, solved: int, items: int, clock: list[float]) -> None:
         """Losses, effective sample size, masked items, and the time of the paper's stages."""
         integer = decision.oracle.time if decision.oracle is not None else 0.0
         size = decision.effective_sample_size[decision.ok]
-        self.log("decision_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=max(int(solved), 1))
+        self.log("decision_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=max(solved, 1))
         self.log_dict(
             {
                 "effective_sample_size": size.mean() if size.numel() else torch.zeros(()),
@@ -176,12 +189,21 @@ class DecisionModule(_Training):
             batch_size=items,
         )
 
+    def on_validation_epoch_start(self) -> None:
+        """Nothing is known yet."""
+        self._validated = [0.0, 0, 0]
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The decision loss itself, at the optimal decisions."""
         z, y, _ = batch
         decision = self.pipeline(z)
         problem = self.pipeline.layer.problem
-        count = int(decision.ok.sum())
-        loss = decision.expected(lambda x: problem.loss(x, y)).sum() / max(count, 1)
-        value = loss if count else torch.full_like(loss, torch.inf)
-        self.log("val_decision_loss", value, prog_bar=True, batch_size=max(count, 1))
+        total = float(decision.expected(lambda x: problem.loss(x, y)).sum())
+        solved = int(decision.ok.sum())
+        self._validated = [a + b for a, b in zip(self._validated, (total, solved, len(z)), strict=True)]
+
+    def on_validation_epoch_end(self) -> None:
+        """The mean over the items that were solved; an epoch that solves none is never the best."""
+        total, solved, items = self._validated
+        self.log("val_decision_loss", total / solved if solved else float("inf"), prog_bar=True)
+        self.log("val_masked_share", 1.0 - solved / max(items, 1))

@@ -11,6 +11,7 @@ from drolayers.surrogate.energy import RelativeTemperature, Temperature
 
 TemperatureSchedule = Callable[[int], Temperature]
 SmoothingSchedule = Callable[[int], Smoothed]
+RateSchedule = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,8 @@ def smoothing_schedule(level: float, epochs: int) -> SmoothingSchedule:
     """Levels of smoothing that fall by ten in the course of the training."""
     annealed = Annealed(level, 10.0**0.5, max(1, -(-epochs // 3)))
     return lambda epoch: Smoothed(annealed(epoch))
+
+
+def rate_schedule(rate: float | RateSchedule, divisor: float, every: int) -> RateSchedule:
+    """Learning rates: the user's own, or a number that is divided every so many epochs."""
+    return rate if callable(rate) else Annealed(rate, divisor, max(1, every))

@@ -87,7 +87,10 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
             trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
         if trainer.interrupted:
             raise KeyboardInterrupt
-        _restore(module, best if best.exists() else last)
+        # The checkpoints are the first process's, which must not take its scratch folder away before all have read.
+        kept = Path(trainer.strategy.broadcast(str(best if best.exists() else last)))
+        _restore(module, kept)
+        trainer.strategy.barrier()
         if trainer.is_global_zero:
             done.write_text(json.dumps({"history": history.rows}))
         return history.rows

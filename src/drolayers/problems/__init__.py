@@ -1,6 +1,11 @@
 """Ready problems with their data generators."""
 
+from typing import Any
+
 from drolayers.problems.newsvendor import Newsvendor
 from drolayers.problems.portfolio import Portfolio, PortfolioData
 
-__all__ = ["Newsvendor", "Portfolio", "PortfolioData"]
+BUILT_IN: dict[str, Any] = {"newsvendor": Newsvendor, "portfolio": Portfolio}
+"""Problems that a saved model can name."""
+
+__all__ = ["BUILT_IN", "Newsvendor", "Portfolio", "PortfolioData"]

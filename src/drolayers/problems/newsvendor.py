@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import cvxpy as cp
@@ -15,9 +16,12 @@ from torch import Tensor
 from drolayers.ambiguity import moments
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.errors import ModelError
+from drolayers.layer import DROLayer
 from drolayers.problem import DecisionProblem
 from drolayers.support import Nonnegative
 from drolayers.uncertainty import Uncertain
+
+Array = NDArray[np.float64]
 
 SETS = {
     "SOC-I": (moments.Norm(1),),
@@ -42,6 +46,7 @@ class Newsvendor:
         wholesale: the binary decision.
     """
 
+    covariates = ("z",)
     retail_price = np.array([0.25, 0.5, 0.75, 1.0])
     wholesale_price = 0.95 * retail_price
     lot = np.array([10.0, 13.0, 16.0, 19.0])
@@ -65,18 +70,18 @@ class Newsvendor:
         self.ambiguity = ambiguity
         self.problem = DecisionProblem(cost, [], MomentSet(y, SETS[ambiguity]))
 
-    def conditional(self, Z: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def conditional(self, Z: Array) -> tuple[Array, Array]:
         """Means and standard deviations of the demands given contexts ``(n, 1)``."""
         gap = np.asarray(Z, dtype=float).reshape(-1, 1) - self.centre
         return self.base + 6.0 * gap**2, 1.0 / (1.0 + 8.0 * np.abs(gap))
 
-    def draw(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Contexts ``(count, 1)`` and demands ``(count, 4)``."""
         Z = rng.uniform(size=(count, 1))
         mean, deviation = self.conditional(Z)
         return Z, mean + deviation * rng.standard_normal(mean.shape)
 
-    def full_knowledge(self, Z: NDArray[np.float64]) -> Float[Tensor, "n theta"]:
+    def full_knowledge(self, Z: Array) -> Float[Tensor, "n theta"]:
         """θ of the prediction-focused benchmark: the true conditional mean and moments."""
         mean, deviation = self.conditional(Z)
         first = np.sqrt(2.0 / np.pi) * deviation.sum(1, keepdims=True)
@@ -84,13 +89,11 @@ class Newsvendor:
         bounds = {"SOC-I": (first,), "SOC-II": (second,), "SOC-III": (first, second)}[self.ambiguity]
         return torch.as_tensor(np.concatenate([part for bound in bounds for part in (mean, bound)], 1))
 
-    def expected_cost(
-        self, Z: NDArray[np.float64], retail: NDArray[np.float64], wholesale: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def expected_cost(self, Z: Array, retail: Array, wholesale: Array) -> Array:
         """The expected cost of decisions under the true conditional distribution, in closed form; ``(n,)``."""
         return self._item_costs(*self.conditional(Z), retail, wholesale).sum(1)
 
-    def optimal(self, Z: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def optimal(self, Z: Array) -> tuple[Array, Array]:
         """The decisions that are best under the true conditional distribution: item by item, lot or no lot."""
         mean, deviation = self.conditional(Z)
         # At retail the best stock is a quantile; a lot can only be topped up.
@@ -101,13 +104,36 @@ class Newsvendor:
         lot_wins = costs[1] < costs[0]
         return np.where(lot_wins, choices[1][0], choices[0][0]), lot_wins.astype(float)
 
+    def benchmark(self, Z: Array) -> tuple[Array, Array]:
+        """The robust decisions for the sets of :meth:`full_knowledge`: the best that fitting sets to data can do."""
+        layer = DROLayer(self.problem).eval()
+        with torch.no_grad():
+            parts = [layer(theta).best for theta in self.full_knowledge(Z).split(512)]
+        return (
+            torch.cat([part[self.retail] for part in parts]).numpy(),
+            torch.cat([part[self.wholesale] for part in parts]).numpy(),
+        )
+
+    def mean_cost(self, policy: Callable[[Array], tuple[Array, Array]], points: int = 1000) -> float:
+        """The expected cost of a policy over contexts and demands.
+
+        Demands are integrated in closed form, the context (uniform, one-dimensional) by the midpoint rule, which is far
+        more accurate than as many random contexts.
+
+        Args:
+            policy: from contexts ``(n, 1)`` to retail and wholesale decisions ``(n, 4)``.
+            points: of the midpoint rule.
+        """
+        Z = (np.arange(points)[:, None] + 0.5) / points
+        return float(self.expected_cost(Z, *policy(Z)).mean())
+
     def _item_costs(
         self,
-        mean: NDArray[np.float64],
-        deviation: NDArray[np.float64],
-        retail: NDArray[np.float64],
-        wholesale: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+        mean: Array,
+        deviation: Array,
+        retail: Array,
+        wholesale: Array,
+    ) -> Array:
         """Expected costs item by item."""
         stock = retail + self.lot * wholesale
         gap = (stock - mean) / deviation

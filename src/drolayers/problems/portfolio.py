@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import cvxpy as cp
@@ -66,6 +67,8 @@ class Portfolio:
         holdings: CVXPY expression of the whole portfolio.
     """
 
+    covariates = ("z1", "z2", "z3", "z4", "z5")
+
     def __init__(self, assets: int, binaries: int = 0, group: int = 1) -> None:
         if not 0 <= binaries <= assets:
             raise ModelError(f"A portfolio of {assets} assets cannot have {binaries} binary ones.")
@@ -75,6 +78,11 @@ class Portfolio:
         self.lots = cp.Variable(binaries, boolean=True, name="lots") if binaries else None
         self.holdings = self.free if self.lots is None else cp.hstack([self.lots / assets, self.free])
         self.problem = DecisionProblem(-(y @ self.holdings), [cp.sum(self.holdings) == 1], MomentSet.grouped(y, group))
+
+    def weights(self, decision: Mapping[cp.Variable, Array]) -> Array:
+        """The whole portfolio ``(n, assets)`` of decisions."""
+        free = np.asarray(decision[self.free])
+        return free if self.lots is None else np.concatenate([np.asarray(decision[self.lots]) / self.assets, free], 1)
 
     def best_return(self, mean: Array) -> Array:
         """The largest expected return for known means ``(n, assets)``: the Bayes-optimal policy.

@@ -1,0 +1,62 @@
+"""Problems and data small enough to train on in a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+import drolayers as dro
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Two items, each bought in any amount or, where there are lots, in a lot of two."""
+
+    problem: dro.DecisionProblem
+    retail: cp.Variable
+    lots: cp.Variable | None
+
+
+def shop(lots: bool = True, ambiguity: str = "square") -> Shop:
+    y = dro.Uncertain(2, support=dro.support.Nonnegative())
+    retail = cp.Variable(2, nonneg=True, name="retail")
+    boxes = cp.Variable(2, boolean=True, name="lots") if lots else None
+    stock = retail if boxes is None else retail + 2.0 * boxes
+    paid = cp.sum(retail) if boxes is None else cp.sum(retail) + 1.8 * cp.sum(boxes)
+    cost = paid + cp.sum(cp.maximum(4.0 * (y - stock), stock - y))
+    sets: dict[str, Any] = {
+        "square": lambda: dro.MomentSet(y, [dro.moments.SquaredNorm()]),
+        "linear": lambda: dro.MomentSet(y, [dro.moments.SquaredNorm(), dro.moments.Linear()]),
+        "ball": lambda: dro.Wasserstein(y, 5),
+    }
+    return Shop(dro.DecisionProblem(cost, [], sets[ambiguity]()), retail, boxes)
+
+
+def sales(count: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Contexts (count, 2) and outcomes (count, 2)."""
+    rng = np.random.default_rng(seed)
+    Z = rng.uniform(size=(count, 2))
+    return Z, 2.0 + Z + 0.3 * np.abs(rng.standard_normal((count, 2)))
+
+
+def learner(problem: dro.DecisionProblem, **settings: Any) -> dro.DecisionFocusedLearner:
+    """A quick one."""
+    quick: dict[str, Any] = {
+        "hidden": (8,),
+        "pretrain_epochs": 2,
+        "epochs": 2,
+        "batch_size": 10,
+        "progress": False,
+        "nominal": dro.nominal.KNN(k=5),
+    }
+    if problem.ambiguity.needs_nominal:
+        del quick["nominal"]
+    return dro.DecisionFocusedLearner(problem, **{**quick, **settings})
+
+
+def weights(learnt: dro.DecisionFocusedLearner) -> np.ndarray:
+    """All weights of the model, flat."""
+    return np.concatenate([p.detach().numpy().ravel() for p in learnt.pipeline_.model.parameters()])

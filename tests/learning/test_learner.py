@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from torch import nn
+
+import drolayers as dro
+from drolayers.conic import Exact, Smoothed
+from drolayers.learning import Annealed, SetModel
+from drolayers.problems import Portfolio, PortfolioData
+from tests.learning.small import learner, sales, shop, weights
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[dro.DecisionFocusedLearner, np.ndarray, np.ndarray]:
+    Z, Y = sales(40)
+    return learner(shop().problem, epochs=3).fit(Z, Y), Z, Y
+
+
+def test_fit_decide_predict_set_loss_and_score(fitted) -> None:
+    model, Z, Y = fitted
+    decision = model.decide(Z[:7])
+    shapes = {variable.name(): value.shape for variable, value in decision.items()}
+    assert shapes == {"retail": (7, 2), "lots": (7, 2)}
+    assert all(np.isfinite(value).all() for value in decision.values())
+    sets = model.predict_set(Z[:7])
+    assert {name: value.shape for name, value in sets.items()} == {"0.mu": (7, 2), "0.sigma": (7,)}
+    assert (sets["0.sigma"] > 0).all()
+    by_hand = model.problem.loss(model.decide(torch.as_tensor(Z)), torch.as_tensor(Y)).mean()
+    assert model.loss(Z, Y) == pytest.approx(float(by_hand), abs=1e-12)
+    assert model.score(Z, Y) == -model.loss(Z, Y)
+    assert [len(rows) for rows in model.history_.values()] == [2, 3]
+
+
+def test_the_predicted_set_contains_the_nominal_distribution(fitted) -> None:
+    model, Z, _ = fitted
+    atoms, mass = model.pipeline_.nominal(torch.as_tensor(Z))
+    sets = model.predict_set(torch.as_tensor(Z))
+    spread = (mass * ((atoms - sets["0.mu"][:, None]) ** 2).sum(2)).sum(1)
+    assert bool((spread <= sets["0.sigma"] * (1 + 1e-9)).all())
+
+
+def test_training_lowers_the_loss() -> None:
+    Z, Y = sales(60)
+    before = learner(shop(False).problem, pretrain_epochs=0, epochs=1, lr=1e-9).fit(Z, Y, validation=(Z, Y))
+    after = learner(shop(False).problem, pretrain_epochs=0, epochs=12, lr=2e-2).fit(Z, Y, validation=(Z, Y))
+    assert after.loss(Z, Y) < before.loss(Z, Y) - 0.02
+
+
+def test_numpy_pandas_torch_and_lists_give_one_answer(fitted) -> None:
+    model, Z, Y = fitted
+    table = pd.DataFrame(Z, columns=["a", "b"])
+    other = learner(model.problem, epochs=3).fit(table, pd.DataFrame(Y))
+    np.testing.assert_array_equal(weights(other), weights(model))
+    expected = list(model.decide(Z).values())
+    for form in (table, Z.tolist(), torch.as_tensor(Z), torch.as_tensor(Z).float().double()):
+        for found, wanted in zip(model.decide(form).values(), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(found), wanted, atol=1e-5)
+    assert other.feature_names_in_ == ["a", "b"]
+    with pytest.raises(dro.ShapeError, match=r"columns \['a', 'b'\]"):
+        other.decide(table[["b", "a"]])
+
+
+@pytest.mark.parametrize("name", ["Z", "Y"])
+def test_nan_is_refused_with_its_rows(name: str) -> None:
+    data = dict(zip("ZY", sales(20), strict=True))
+    data[name][3, 1] = np.nan
+    with pytest.raises(dro.ShapeError, match=rf"{name} holds NaN or infinity in rows \[3\]"):
+        learner(shop().problem).fit(data["Z"], data["Y"])
+
+
+@pytest.mark.parametrize(
+    ("Z", "Y", "says"),
+    [
+        (np.zeros((5, 2)), np.zeros((4, 2)), "5 rows and Y has 4"),
+        (np.zeros((5, 2)), np.zeros((5, 3)), "2 columns, not 3"),
+        (np.zeros((0, 2)), np.zeros((0, 2)), "non-empty"),
+        (np.zeros((5, 2, 1)), np.zeros((5, 2)), "table"),
+        ([["a", "b"]], [[1.0, 2.0]], "table of numbers"),
+    ],
+)
+def test_wrong_shapes_are_named(Z, Y, says: str) -> None:
+    with pytest.raises(dro.ShapeError, match=says):
+        learner(shop().problem).fit(Z, Y)
+
+
+def test_wrong_shapes_after_fitting(fitted) -> None:
+    model, Z, Y = fitted
+    with pytest.raises(dro.ShapeError, match="2 columns, as in training, not 3"):
+        model.decide(np.zeros((4, 3)))
+    with pytest.raises(dro.ShapeError, match="rows"):
+        model.loss(Z, Y[:-1])
+    with pytest.raises(NotFittedError):
+        learner(model.problem).decide(Z)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"strategy": "guess"}, "strategy"),
+        ({"gradient": "rough"}, "gradient"),
+        ({"resume": True}, "directory"),
+        ({"validation_share": 1.0}, "validation_share"),
+        ({"projection": "nearest"}, "method"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, says: str) -> None:
+    with pytest.raises(dro.ModelError, match=says):
+        learner(shop().problem, **settings).fit(*sales())
+
+
+def test_a_constant_column_changes_nothing_but_the_width() -> None:
+    Z, Y = sales(20)
+    wide = np.concatenate([Z, np.full((20, 1), 7.0)], 1)
+    model = learner(shop().problem).fit(wide, Y)
+    assert np.isfinite(model.loss(wide, Y))
+    moved = wide + np.array([0.0, 0.0, 1e-3])
+    # The first layer sees the column standardised to zero; off its constant value nothing explodes.
+    assert abs(model.loss(moved, Y) - model.loss(wide, Y)) < 1.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_fewer_points_than_neighbours(count: int) -> None:
+    Z, Y = sales(count)
+    with pytest.warns(UserWarning, match="training points"):
+        model = learner(shop().problem, nominal=dro.nominal.KNN(k=20)).fit(Z, Y)
+    assert np.isfinite(model.loss(Z, Y))
+
+
+class Empty(nn.Module):
+    """Always predicts a set that no distribution on the support belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 3)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return 0.0 * self.inner(z) + torch.tensor([-5.0, -5.0, 1e-3], dtype=z.dtype)
+
+
+def test_batches_in_which_every_item_is_masked() -> None:
+    Z, Y = sales(20)
+    model = learner(shop().problem, model=Empty(), projection=None, pretrain_epochs=0).fit(Z, Y)
+    start = torch.nn.utils.parameters_to_vector(model.model.parameters()).detach()
+    np.testing.assert_array_equal(weights(model), start.double().numpy())
+    assert all(row["masked_share"] == 1.0 for row in model.history_["decision"])
+    assert all(row["val_decision_loss"] == np.inf for row in model.history_["decision"])
+    assert np.isnan(model.loss(Z, Y))
+    assert all(np.isnan(value).all() for value in model.decide(Z).values())
+    assert set(model.decision(Z).statuses) == {dro.Status.EMPTY_SET}
+
+
+def test_a_model_of_ones_own_is_trained_but_not_changed() -> None:
+    Z, Y = sales()
+    own = nn.Sequential(nn.Linear(2, 3), nn.Softplus())
+    before = torch.nn.utils.parameters_to_vector(own.parameters()).detach().clone()
+    model = learner(shop().problem, model=own).fit(Z, Y)
+    assert torch.equal(torch.nn.utils.parameters_to_vector(own.parameters()), before)
+    assert not np.allclose(weights(model), before.double().numpy())
+    assert not len(model.nominal.covariates)  # nor is the nominal distribution
+    with pytest.raises(dro.ShapeError, match=r"\(batch, 3\), not \(1, 4\)"):
+        learner(shop().problem, model=nn.Linear(2, 4)).fit(Z, Y)
+
+
+def test_prediction_alone() -> None:
+    model = learner(shop().problem, strategy="prediction", pretrain_epochs=4).fit(*sales())
+    assert list(model.history_) == ["prediction"]
+
+
+def test_a_wasserstein_ball_learns_its_radius() -> None:
+    Z, Y = sales()
+    model = learner(shop(ambiguity="ball").problem).fit(Z, Y)
+    assert list(model.history_) == ["decision"]
+    assert (model.predict_set(Z)["radius"] > 0).all()
+    assert np.isfinite(model.loss(Z, Y))
+    with pytest.warns(UserWarning, match="radius"):
+        learner(shop(ambiguity="ball").problem, strategy="prediction").fit(Z, Y)
+
+
+def test_parameters_without_meaning_are_skipped_in_pretraining() -> None:
+    Z, Y = sales()
+    problem = shop(False, "linear").problem
+    with pytest.warns(UserWarning, match=r"leaves \['1.mu'\] alone"):
+        model = learner(problem, strategy="prediction").fit(Z, Y)
+    fresh = SetModel(problem.ambiguity, 2, (8,), torch.Generator().manual_seed(0)).double()
+    moved = [
+        any(not torch.equal(a, b) for a, b in zip(trained.parameters(), new.parameters(), strict=True))
+        for trained, new in zip(model.pipeline_.model.networks, fresh.networks, strict=True)
+    ]
+    assert dict(zip(problem.ambiguity.parameters, moved, strict=True))["1.mu"] is False
+    assert dict(zip(problem.ambiguity.parameters, moved, strict=True))["0.mu"] is True
+
+
+def test_flat_problems_are_smoothed_with_an_annealed_level() -> None:
+    data = PortfolioData.generate(5, 60)
+    portfolio = Portfolio(5)
+    assert portfolio.problem.program.flat
+    seen = []
+
+    def watch(epoch: int) -> float:
+        seen.append(model.pipeline_.layer.gradient)
+        return 1.0
+
+    model = learner(portfolio.problem, epochs=3, temperature=watch)
+    model.fit(data.Z, data.Y)
+    last = model.pipeline_.layer.gradient
+    assert seen[0] == Smoothed(1e-2)
+    assert seen[1] == Smoothed(1e-2)
+    assert seen[2].level < 1e-2
+    assert isinstance(last, Smoothed)
+    assert last.level < seen[2].level
+    by_hand = learner(portfolio.problem, epochs=1, gradient="exact").fit(data.Z, data.Y)
+    assert isinstance(by_hand.pipeline_.layer.gradient, Exact)
+
+
+def test_exact_gradients_where_the_map_is_not_flat(fitted) -> None:
+    assert isinstance(fitted[0].pipeline_.layer.gradient, Exact)
+
+
+def test_temperatures_follow_their_schedule() -> None:
+    seen = []
+
+    def hot(epoch: int) -> float:
+        seen.append((epoch, Annealed(10.0, 3.0, 2)(epoch)))
+        return seen[-1][1]
+
+    model = learner(shop().problem, epochs=5, temperature=hot).fit(*sales())
+    assert seen == [(0, 10.0), (1, 10.0), (2, 10.0 / 3), (3, 10.0 / 3), (4, 10.0 / 9)]
+    assert model.pipeline_.layer.temperature <= 10.0
+    fixed = learner(shop().problem, epochs=1, temperature=2.5).fit(*sales())
+    assert fixed.pipeline_.layer.temperature == 2.5
+
+
+def test_learning_rates_follow_their_schedule() -> None:
+    Z, Y = sales()
+    same = [learner(shop(False).problem, lr=lr).fit(Z, Y) for lr in (1e-3, lambda epoch: 1e-3 / 3**epoch)]
+    # Two epochs are divided by a third each: every epoch has its own rate.
+    np.testing.assert_allclose(weights(same[0]), weights(same[1]), rtol=0, atol=1e-12)
+    frozen = learner(shop(False).problem, lr=lambda epoch: 1e-30).fit(Z, Y)
+    assert not np.allclose(weights(frozen), weights(same[0]))
+
+
+def test_early_stopping_and_the_best_epoch() -> None:
+    Z, Y = sales(30)
+    # With no learning at all every epoch ties with the first.
+    model = learner(shop(False).problem, epochs=20, lr=1e-30, patience=2).fit(Z, Y)
+    assert len(model.history_["decision"]) == 3
+    wild = learner(shop(False).problem, epochs=6, lr=0.5).fit(Z, Y, validation=(Z, Y))
+    best = min(row["val_decision_loss"] for row in wild.history_["decision"])
+    assert wild.loss(Z, Y) == pytest.approx(best, abs=1e-6)
+
+
+def test_one_seed_one_result(fitted) -> None:
+    model, Z, Y = fitted
+    np.testing.assert_array_equal(weights(learner(model.problem, epochs=3).fit(Z, Y)), weights(model))
+    assert not np.allclose(weights(learner(model.problem, epochs=1, seed=1).fit(Z, Y)), weights(model))
+
+
+def test_settings_and_clones(fitted) -> None:
+    model, Z, _ = fitted
+    assert model.get_params()["batch_size"] == 10
+    copy = clone(model)
+    assert copy.get_params(deep=False).keys() == model.get_params(deep=False).keys()
+    assert copy.problem is model.problem
+    assert copy.nominal is not model.nominal
+    with pytest.raises(NotFittedError):
+        copy.decide(Z)
+    assert copy.set_params(lr=0.5).lr == 0.5
+    assert model.lr != 0.5
+    with pytest.raises(ValueError, match="nonsense"):
+        copy.set_params(nonsense=1)
+
+
+def _search() -> tuple[GridSearchCV, np.ndarray, np.ndarray]:
+    Z, Y = sales(16)
+    model = learner(shop(False).problem, epochs=1, pretrain_epochs=1)
+    return GridSearchCV(model, {"lr": [1e-3, 1e-2]}, cv=2, n_jobs=2, error_score="raise"), Z, Y
+
+
+def test_grid_search() -> None:
+    search, Z, Y = _search()
+    with joblib.parallel_config("threading"):
+        search.fit(Z, Y)
+    assert search.best_params_["lr"] in (1e-3, 1e-2)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert next(iter(search.best_estimator_.decide(Z).values())).shape == (16, 2)
+
+
+def test_a_sweep_and_an_oracle_on_a_dask_cluster() -> None:
+    distributed = pytest.importorskip("distributed")
+    pytest.importorskip("pyscipopt")
+    search, Z, Y = _search()
+    made = shop()
+    theta = torch.tensor([[2.5, 2.5, 0.5]], dtype=torch.float64).repeat(3, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+        with cluster, distributed.Client(cluster), joblib.parallel_config("dask"):
+            search.fit(Z, Y)
+            remote = dro.DROLayer(made.problem, oracle="scip").eval()(theta)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    local = dro.DROLayer(made.problem).eval()(theta)
+    torch.testing.assert_close(remote.value, local.value, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,246 @@
+"""Long work: checkpoints, interruptions, several processes, logs, saved models."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+import drolayers as dro
+from drolayers.learning import storage
+from drolayers.problems import Portfolio, PortfolioData
+from tests.learning.small import learner, sales, shop, weights
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python code in a process of its own; DDP wants it in a file."""
+    return subprocess.run(
+        [sys.executable, script, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+class Mortal(nn.Module):
+    """A model that kills its process at a given call."""
+
+    def __init__(self, inputs: int, outputs: int, dies_at: int | None = None) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.inner = nn.Linear(inputs, outputs)
+        nn.init.normal_(self.inner.weight, std=0.01, generator=generator)
+        nn.init.constant_(self.inner.bias, 0.01)
+        self.calls, self.dies_at = 0, dies_at
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner(z)
+
+
+def lots(directory: Path, **settings: Any) -> tuple[dro.DecisionFocusedLearner, PortfolioData]:
+    """A portfolio with too many lots to enumerate, so that points are drawn at random."""
+    data = PortfolioData.generate(8, 40)
+    portfolio = Portfolio(8, binaries=6)
+    settings = {
+        "model": Mortal(5, 16),
+        "directory": directory,
+        "epochs": 3,
+        "pretrain_epochs": 2,
+        "lr": 1e-3,
+        **settings,
+    }
+    return learner(portfolio.problem, **settings), data
+
+
+DYING = """
+import sys
+from pathlib import Path
+from tests.learning.test_runs import Mortal, lots
+model, data = lots(Path(sys.argv[1]), model=Mortal(5, 16, dies_at=int(sys.argv[2])))
+model.fit(data.Z, data.Y)
+"""
+
+
+# Calls of the model: one to look at its shape, then five an epoch (four steps, one validation), two epochs of
+# pre-training first. 9 dies in pre-training, 20 in the middle of the second decision-focused epoch.
+@pytest.mark.parametrize("dies_at", [9, 20])
+def test_a_killed_run_resumes_and_ends_where_it_would_have(tmp_path: Path, dies_at: int) -> None:
+    script = tmp_path / "dying.py"
+    script.write_text(DYING)
+    killed = run_script(str(script), str(tmp_path / "run"), str(dies_at))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    stage = "prediction" if dies_at == 9 else "decision"
+    assert (tmp_path / "run" / stage / "last.ckpt").exists()
+    assert not (tmp_path / "run" / stage / "done.json").exists()
+
+    resumed, data = lots(tmp_path / "run", resume=True)
+    resumed.fit(data.Z, data.Y)
+    whole, _ = lots(tmp_path / "whole")
+    whole.fit(data.Z, data.Y)
+    np.testing.assert_array_equal(weights(resumed), weights(whole))
+    for name, rows in whole.history_.items():
+        found = resumed.history_[name]
+        losses = [[row[f"val_{name}_loss"] for row in history] for history in (rows, found)]
+        assert losses[0] == losses[1]
+
+
+def test_a_finished_run_is_not_run_again_and_another_is_refused(tmp_path: Path) -> None:
+    Z, Y = sales()
+    problem = shop(False).problem
+    first = learner(problem, directory=tmp_path).fit(Z, Y)
+    again = learner(problem, directory=tmp_path, resume=True).fit(Z, Y)
+    np.testing.assert_array_equal(weights(first), weights(again))
+    assert first.history_ == again.history_
+    with pytest.raises(dro.ModelError, match="other data"):
+        learner(problem, directory=tmp_path, resume=True).fit(Z, Y + 1.0)
+    with pytest.raises(dro.ModelError, match="other settings"):
+        learner(problem, directory=tmp_path, resume=True, lr=0.5).fit(Z, Y)
+    fresh = learner(problem, directory=tmp_path, lr=1e-2).fit(Z, Y)
+    assert not np.array_equal(weights(fresh), weights(first))
+
+
+def test_logs_hold_losses_sample_size_masked_items_and_stages(tmp_path: Path) -> None:
+    model, data = lots(tmp_path)
+    model.fit(data.Z, data.Y)
+    found: dict[str, EventAccumulator] = {}
+    for stage in ("prediction", "decision"):
+        found[stage] = EventAccumulator(str(tmp_path / stage / "logs"))
+        found[stage].Reload()
+    assert {"prediction_loss", "val_prediction_loss"} <= set(found["prediction"].Tags()["scalars"])
+    expected = {
+        "decision_loss",
+        "val_decision_loss",
+        "effective_sample_size",
+        "masked_share",
+        "val_masked_share",
+        "seconds/learning",
+        "seconds/projection",
+        "seconds/integer",
+        "seconds/layer",
+        "seconds/backward",
+    }
+    assert expected <= set(found["decision"].Tags()["scalars"])
+    for name in expected:
+        values = [event.value for event in found["decision"].Scalars(name)]
+        assert len(values) == 3
+        assert np.isfinite(values).all()
+    assert all(event.value >= 1.0 for event in found["decision"].Scalars("effective_sample_size"))
+    assert all(event.value > 0.0 for event in found["decision"].Scalars("seconds/integer"))
+
+
+PARALLEL = """
+import os, sys
+from tests.learning.small import learner, sales, shop
+Z, Y = sales(21)
+model = learner(shop().problem, devices=2, validation_share=0.0).fit(Z, Y)
+if int(os.environ["LOCAL_RANK"]) == 0:
+    model.save(sys.argv[1])
+"""
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    # 21 points in batches of ten: shares of five, and a last batch that leaves one process without any.
+    script, file = tmp_path / "parallel.py", tmp_path / "model.safetensors"
+    script.write_text(PARALLEL)
+    ended = run_script(str(script), str(file))
+    assert ended.returncode == 0, ended.stderr
+    made = shop()
+    two = dro.DecisionFocusedLearner.load(file, made.problem)
+    Z, Y = sales(21)
+    one = learner(made.problem, validation_share=0.0).fit(Z, Y)
+    np.testing.assert_allclose(weights(two), weights(one), rtol=0, atol=1e-6)
+    assert not np.allclose(
+        weights(one), weights(learner(made.problem, validation_share=0.0, epochs=0).fit(Z, Y)), atol=1e-6
+    )
+
+
+LOADING = """
+import json, sys
+import drolayers as dro
+from tests.learning.small import sales, shop
+made = shop()
+model = dro.DecisionFocusedLearner.load(sys.argv[1], made.problem)
+decision = model.decide(sales(6, seed=9)[0])
+print(json.dumps([decision[made.retail].tolist(), decision[made.lots].tolist(), model.nominal is None]))
+"""
+
+
+def test_saved_here_loaded_elsewhere(tmp_path: Path) -> None:
+    made = shop()
+    model = learner(made.problem).fit(*sales())
+    model.save(tmp_path / "model.safetensors")
+    script = tmp_path / "loading.py"
+    script.write_text(LOADING)
+    ended = run_script(str(script), str(tmp_path / "model.safetensors"))
+    assert ended.returncode == 0, ended.stderr
+    retail, boxes, _ = json.loads(ended.stdout.splitlines()[-1])
+    decision = model.decide(sales(6, seed=9)[0])
+    np.testing.assert_allclose(decision[made.retail], retail, atol=1e-9)
+    np.testing.assert_array_equal(decision[made.lots], boxes)
+
+
+@pytest.mark.parametrize(
+    "nominal", [dro.nominal.KNN(k=3), dro.nominal.Kernel("epanechnikov", 0.7), dro.nominal.Forest(trees=3, min_leaf=2)]
+)
+def test_saved_with_any_nominal_distribution(tmp_path: Path, nominal) -> None:
+    Z, Y = sales()
+    problem = shop(False).problem
+    model = learner(problem, nominal=nominal, epochs=0).fit(Z, Y)
+    model.save(tmp_path / "model")
+    loaded = dro.DecisionFocusedLearner.load(tmp_path / "model", problem)
+    assert type(loaded.pipeline_.nominal) is type(nominal)
+    assert loaded.loss(Z, Y) == model.loss(Z, Y)
+
+
+def test_saved_with_a_model_of_ones_own(tmp_path: Path) -> None:
+    Z, Y = sales()
+    problem = shop(False).problem
+    model = learner(problem, model=nn.Linear(2, 3), epochs=0).fit(Z, Y)
+    model.save(tmp_path / "model", note={"by": "me"})
+    assert storage.read_header(tmp_path / "model")["note"] == {"by": "me"}
+    with pytest.raises(dro.ModelError, match="pass one as model="):
+        dro.DecisionFocusedLearner.load(tmp_path / "model", problem)
+    loaded = dro.DecisionFocusedLearner.load(tmp_path / "model", problem, model=nn.Linear(2, 3))
+    assert loaded.loss(Z, Y) == model.loss(Z, Y)
+    with pytest.raises(dro.ModelError, match="does not fit"):
+        dro.DecisionFocusedLearner.load(tmp_path / "model", problem, model=nn.Linear(2, 4))
+
+
+def test_files_that_are_not_saved_learners(tmp_path: Path) -> None:
+    problem = shop(False).problem
+    load = dro.DecisionFocusedLearner.load
+    with pytest.raises(dro.ModelError, match="cannot be read"):
+        load(tmp_path / "nothing", problem)
+    (tmp_path / "text").write_text("not a model")
+    with pytest.raises(dro.ModelError, match="cannot be read"):
+        load(tmp_path / "text", problem)
+    torch.save({"a": 1}, tmp_path / "pickle")
+    with pytest.raises(dro.ModelError, match="cannot be read"):
+        load(tmp_path / "pickle", problem)
+    save_file({"a": torch.zeros(1)}, str(tmp_path / "other"))
+    with pytest.raises(dro.ModelError, match="not a saved learner"):
+        load(tmp_path / "other", problem)
+    learner(problem, epochs=0).fit(*sales()).save(tmp_path / "model")
+    with pytest.raises(dro.ModelError, match="saved for a set with parameters"):
+        load(tmp_path / "model", shop(False, "linear").problem)
+    with pytest.raises(dro.ModelError, match="cannot be written"):
+        learner(problem, epochs=0).fit(*sales()).save(tmp_path / "no" / "folder")
