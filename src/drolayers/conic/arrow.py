@@ -3,15 +3,15 @@
 Every step solves  [P + AᵀH⁻¹A, Eᵀ; E, 0]  for the columns x and the equality rows of A (E; H scales the other rows).
 In our programs items, assets or scenarios are independent given a handful of coupling columns (multipliers) and rows
 (budgets): without these the matrix falls apart into many small blocks. The plan, made once a program, finds coupling
-nodes and blocks; a factorisation then costs one small LDLᵀ a block and a small dense system for the coupling, so it
-grows linearly with the number of items. Without such a shape everything is coupling, and the dense system is all there is.
+nodes and blocks; a factorisation then costs a small LDLᵀ for every block and one more for the coupling, and so grows
+linearly with the number of items. Without such a shape everything is coupling: one dense system.
 
 Tensors are laid out with the batch last, so that gathers and scatters move whole rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,9 @@ from torch import Tensor
 
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
+
+SMALL = 8
+"""Coupling nodes up to which their system is factored like a block."""
 
 MOST_COUPLING = 64
 """Numbers of coupling nodes that are tried before the system is taken as dense."""
@@ -124,6 +127,16 @@ class ArrowPlan:
             torch.as_tensor(where),
         )
 
+    def to(self, device: torch.device) -> ArrowPlan:
+        """The plan with its indices on a device."""
+        groups = tuple(replace(group, nodes=group.nodes.to(device)) for group in self.groups)
+        return replace(self, groups=groups, coupling=self.coupling.to(device), padding=self.padding.to(device))
+
+    @property
+    def pivot_free(self) -> bool:
+        """Whether the coupling is factored like a block; a dense system is worth pivoting, though the host waits."""
+        return bool(self.groups) and self.coupling.numel() <= SMALL
+
     def place(self, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Flat positions of entries (i, j), and which of them are stored.
 
@@ -146,7 +159,7 @@ class ArrowPlan:
     def factor(self, flat: Tensor) -> ArrowFactor:
         """Factor a batch of systems given by their flat entries ``(length, batch)``, which are overwritten."""
         batch = flat.shape[1]
-        flat[self.padding.to(flat.device)] = 1.0
+        flat.index_fill_(0, self.padding, 1.0)
         coupling = self.coupling.numel()
         corner = flat[self.corner_offset :].reshape(coupling, coupling, batch)
         blocks, borders = [], []
@@ -168,10 +181,14 @@ class ArrowPlan:
                 corner = corner - (left @ right).permute(1, 2, 0)
             blocks.append(matrix)
             borders.append(border)
-        dense = None
-        if coupling:
-            dense = torch.linalg.lu_factor_ex(corner.permute(2, 0, 1).contiguous())
-        return ArrowFactor(self, blocks, borders, None if dense is None else (dense[0], dense[1]))
+        dense: tuple[Tensor, ...] = ()
+        if coupling and not self.pivot_free:
+            dense = tuple(torch.linalg.lu_factor_ex(corner.permute(2, 0, 1).contiguous())[:2])
+        elif coupling:
+            corner = corner.contiguous()
+            _ldl(corner)
+            dense = (corner,)
+        return ArrowFactor(self, blocks, borders, dense)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,18 +198,17 @@ class ArrowFactor:
     plan: ArrowPlan
     blocks: list[Tensor]
     borders: list[Tensor | None]
-    dense: tuple[Tensor, Tensor] | None
+    dense: tuple[Tensor, ...]
 
     def solve(self, rhs: Tensor) -> Tensor:
         """Solutions for right-hand sides ``(nodes, batch)``."""
         plan, batch = self.plan, rhs.shape[1]
         padded = torch.cat([rhs, rhs.new_zeros(1, batch)])
-        at = plan.coupling.to(rhs.device)
+        at = plan.coupling
         top = rhs[at]
         halves = []
         for group, matrix, border in zip(plan.groups, self.blocks, self.borders, strict=True):
-            nodes = group.nodes.to(rhs.device)
-            part = padded[nodes].reshape(group.size, 1, group.count * batch)
+            part = padded[group.nodes].reshape(group.size, 1, group.count * batch)
             _forward(matrix, part)
             part = part[:, 0] / matrix.diagonal(dim1=0, dim2=1).permute(1, 0)
             if border is not None:
@@ -200,8 +216,8 @@ class ArrowFactor:
                 top = top - product
             halves.append(part)
         solution = torch.zeros_like(padded)
-        if self.dense is not None:
-            top = torch.linalg.lu_solve(*self.dense, top.T[..., None])[..., 0].T
+        if self.dense:
+            top = self._corner(top)
             solution[at] = top
         for group, matrix, border, half in zip(plan.groups, self.blocks, self.borders, halves, strict=True):
             if border is not None:
@@ -209,8 +225,19 @@ class ArrowFactor:
                 spread = top[:, None].expand(-1, group.count, -1).reshape(1, -1, group.count * batch)
                 half = half - (border * spread).sum(1) / diagonal
             _backward(matrix, half)
-            solution[group.nodes.to(rhs.device)] = half.reshape(group.size, group.count, batch)
+            solution[group.nodes] = half.reshape(group.size, group.count, batch)
         return solution[:-1]
+
+    def _corner(self, rhs: Tensor) -> Tensor:
+        """Solve for the coupling nodes."""
+        if len(self.dense) == 2:
+            return torch.linalg.lu_solve(self.dense[0], self.dense[1], rhs.T[..., None])[..., 0].T
+        (matrix,) = self.dense
+        top = rhs[:, None].clone()
+        _forward(matrix, top)
+        half = top[:, 0] / matrix.diagonal(dim1=0, dim2=1).permute(1, 0)
+        _backward(matrix, half)
+        return half
 
 
 def _ldl(matrix: Tensor) -> None:

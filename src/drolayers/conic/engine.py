@@ -382,7 +382,10 @@ class _ImplicitSolve(torch.autograd.Function):
             # No item was usable.
             return None, None, None, None, None, None, *(dx.new_zeros(shape) for shape in ctx.shapes)
         incoming = torch.where(ok, dx, torch.zeros_like(dx)) * b_scale
-        dP, dA, dq, db = (torch.where(ok, g, torch.zeros_like(g)) for g in pullback(incoming))
+        pulled = pullback(incoming)
+        # A derivative that broke down in one item must not reach the parameters that all items share.
+        ok = ok & torch.stack([g.isfinite().all(1) for g in pulled]).all(0)[:, None]
+        dP, dA, dq, db = (torch.where(ok, g, torch.zeros_like(g)) for g in pulled)
         maps = (program.P_map, program.A_map, program.q_map, program.b_map)
         engine.warn_if_flat(program, incoming, [(g, m.entry) for g, m in zip((dP, dA, dq, db), maps, strict=True)])
         return None, None, None, None, None, None, dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale

@@ -54,6 +54,11 @@ class Iterate:
         for f in fields(self):
             getattr(self, f.name)[..., items] = getattr(other, f.name)
 
+    def copy(self, other: Iterate) -> None:
+        """Take over another point, in place."""
+        for f in fields(self):
+            getattr(self, f.name).copy_(getattr(other, f.name))
+
     def moved(self, step: Tensor, direction: Iterate) -> Iterate:
         """A step along a direction."""
         return Iterate(*(getattr(self, f.name) + step * getattr(direction, f.name) for f in fields(self)))
@@ -90,17 +95,17 @@ class _Progress:
     def update(self, data: Data, at: Iterate, tolerance: float, level: float) -> None:
         """Take in a new iterate; ``anchor`` stays behind as the last one above a level of the barrier."""
         score, found = _verdict(data, at, tolerance)
-        self.anchor = at.where(at.gap(data.plan.shape) >= level * at.tau**2, self.anchor)
+        self.anchor.copy(at.where(at.gap(data.plan.shape) >= level * at.tau**2, self.anchor))
         better = score < 0.9 * self.score
         certified = (found == int(Status.INFEASIBLE)) | (found == int(Status.NO_MINIMUM))
         open_ = self.running
-        self.best = at.where(open_ & (better | certified), self.best)
-        self.idle = torch.where(better, torch.zeros_like(self.idle), self.idle + 1)
-        self.score = torch.where(better, score, self.score)
+        self.best.copy(at.where(open_ & (better | certified), self.best))
+        self.idle.copy_(torch.where(better, torch.zeros_like(self.idle), self.idle + 1))
+        self.score.copy_(torch.where(better, score, self.score))
         # Close to the goal and no longer getting closer: arithmetic has no more to give.
         stalled = (self.idle >= PATIENCE) & (self.score <= CLOSE)
         found = torch.where((found == int(Status.FAILED)) & stalled, int(Status.OPTIMAL), found)
-        self.verdict = torch.where(open_, found, self.verdict)
+        self.verdict.copy_(torch.where(open_, found, self.verdict))
 
     @property
     def running(self) -> Tensor:
@@ -122,7 +127,10 @@ def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Ou
     final, anchor = current.pick(items), current.pick(items)
     verdict = torch.full((batch,), int(Status.FAILED), device=device)
     steps = torch.zeros(batch, dtype=torch.int64, device=device)
-    progress = _Progress(current, current, data.q.new_full((batch,), torch.inf), steps.clone(), verdict.clone())
+    score = data.q.new_full((batch,), torch.inf)
+    progress = _Progress(current.pick(items), current.pick(items), score, steps.clone(), verdict.clone())
+    if device.type == "cuda" and data.plan.arrow.pivot_free:
+        return _replayed(data, current, progress, tolerance, level, max_iter)
     for k in range(max_iter):
         progress.update(data, current, tolerance, level)
         if k % CHECK_EVERY == 0 and k >= FIRST_CHECK:
@@ -148,6 +156,40 @@ def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Ou
     anchor.put(items, progress.anchor)
     verdict[items] = progress.verdict
     return Outcome(final, anchor, verdict, steps)
+
+
+def _replayed(
+    data: Data, current: Iterate, progress: _Progress, tolerance: float, level: float, max_iter: int
+) -> Outcome:
+    """The same on a GPU: one step is recorded as a graph and replayed.
+
+    Launching its kernels takes far longer than running them. Finished items stay in the batch, frozen.
+    """
+    steps = torch.zeros_like(progress.idle)
+
+    def step() -> None:
+        progress.update(data, current, tolerance, level)
+        ahead = _advance(data, current)
+        healthy = torch.stack([t.isfinite().all(0) for t in (ahead.x, ahead.z, ahead.s)]).all(0)
+        current.copy(ahead.where(healthy & progress.running, current))
+        steps.add_(progress.running)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        # Two steps by hand: lazily made constants and workspaces must not be recorded.
+        step()
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    for k in range(2, max_iter):
+        if k >= FIRST_CHECK and k % CHECK_EVERY == 0 and not bool(progress.running.any()):
+            break
+        graph.replay()
+    progress.update(data, current, tolerance, level)
+    return Outcome(progress.best, progress.anchor, progress.verdict, steps)
 
 
 def _start(data: Data) -> Iterate:

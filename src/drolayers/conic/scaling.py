@@ -66,7 +66,7 @@ class ConeShape:
         v = like.new_zeros(self.rows, batch)
         v[self.zero : self.zero + self.nonneg] = 1.0
         for group in self.groups:
-            v[group[:, 0]] = 1.0
+            v.index_fill_(0, group[:, 0], 1.0)
         return v
 
     def margin(self, v: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class SystemPlan:
     P_target: Tensor
     diagonal_target: Tensor
     sign: Tensor
+    head_row: Tensor
 
     @classmethod
     def of(cls, program: ConeProgram, device: torch.device) -> SystemPlan:
@@ -104,7 +105,7 @@ class SystemPlan:
 
         return cls(
             program=program,
-            arrow=arrow,
+            arrow=arrow.to(device),
             shape=ConeShape.of(cones, device),
             row=put(row),
             column=put(column),
@@ -126,6 +127,7 @@ class SystemPlan:
             P_target=put(P_target[P_kept]),
             diagonal_target=put(diagonal),
             sign=put(sign),
+            head_row=put(np.flatnonzero(head) + linear),
         )
 
     @cached_property
@@ -243,8 +245,7 @@ class Data:
             eta = torch.zeros_like(point)
             for group, value in zip(shape.groups, scaling.eta, strict=True):
                 eta[group[:, 0]] = value
-            heads = (plan.sign > 0).nonzero()[:, 0] + linear
-            inverse = eta[heads] ** -2
+            inverse = eta[plan.head_row] ** -2
             signed = plan.sign[plan.row[plan.slot_entry] - linear][:, None]
             v = self.q.new_zeros(plan.slots, batch)
             v.index_add_(0, plan.slot, signed * self.A[plan.slot_entry] * point[plan.row[plan.slot_entry]])
