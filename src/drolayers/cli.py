@@ -179,7 +179,7 @@ def decide(
         contexts = _read(data, covariates)
         decision = learner.decision(contexts)
         names = [
-            f"{variable.name()}_{k + 1}" if variable.size > 1 else variable.name()
+            f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
             for variable in decision.best
             for k in range(variable.size)
         ]

@@ -98,10 +98,9 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
 
 def _trainer(stage: Stage, folder: Path, history: _History) -> pl.Trainer:
     """Lightning's trainer with what people expect of long work."""
-    callbacks: list[Callback] = [
-        history,
-        ModelCheckpoint(folder, save_last=True, save_top_k=0, every_n_epochs=1, save_on_train_epoch_end=True),
-    ]
+    # Not save_last=True: with save_top_k=0 that writes nothing before the end of the training.
+    last = ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True)
+    callbacks: list[Callback] = [history, last]
     if stage.monitor is not None:
         callbacks.append(
             ModelCheckpoint(folder, filename="best", monitor=stage.monitor, save_top_k=1, enable_version_counter=False)
