@@ -507,7 +507,8 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
         pytest.skip("torch was built without torch.distributed")
     store = str(tmp_path / "store")
     command = f"from tests.test_layer import averaged; averaged(1, {store!r})"
-    with subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.PIPE, text=True) as other:
+    root = Path(__file__).parents[1]
+    with subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.PIPE, text=True, cwd=root) as other:
         averaged(0, store)
         assert other.wait(timeout=60) == 0, other.stderr.read()
 
