@@ -107,7 +107,7 @@ def defects(
             real = finite(mass, share)
             used, bounds = usage(case.set, t, nominal, item, real)
             slack = 50.0 * share
-            found[f"support at mass {share}"] = float(case.support.excess(real.atoms).max()) * share
+            found[f"support at mass {share}"] = float((real.probabilities * case.support.excess(real.atoms)).max())
             found[f"bounds at mass {share}"] = float((used - bounds).max()) - slack
             found[f"cost at mass {share}"] = abs(expected(case, x, real) - f) / size - slack
     return found
