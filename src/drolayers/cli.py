@@ -233,7 +233,7 @@ def _learn(
     resume: bool,
     quiet: bool,
 ) -> dict[str, DecisionFocusedLearner]:
-    """Both kinds of learner, or the first alone where no epochs are asked for."""
+    """Both kinds of learner, or the first alone where no epochs are asked for; the second goes on from the first."""
     from drolayers.learning import DecisionFocusedLearner
 
     learners = {}
@@ -242,8 +242,8 @@ def _learn(
             built.problem,
             strategy=strategy,
             seed=seed,
-            directory=folder / strategy,
-            resume=resume,
+            directory=folder / "training",
+            resume=resume or strategy == "decision",
             progress=not quiet and sys.stderr.isatty(),
             **settings,
         )

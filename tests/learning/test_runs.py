@@ -114,6 +114,10 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(tmp_path: Path) 
         learner(problem, directory=tmp_path, resume=True).fit(Z, Y + 1.0)
     with pytest.raises(dro.ModelError, match="other settings"):
         learner(problem, directory=tmp_path, resume=True, lr=0.5).fit(Z, Y)
+    only = learner(problem, directory=tmp_path / "two", strategy="prediction").fit(Z, Y)
+    then = learner(problem, directory=tmp_path / "two", resume=True).fit(Z, Y)
+    assert then.history_["prediction"] == only.history_["prediction"]
+    np.testing.assert_array_equal(weights(then), weights(first))
     fresh = learner(problem, directory=tmp_path, lr=1e-2).fit(Z, Y)
     assert not np.array_equal(weights(fresh), weights(first))
 

@@ -32,7 +32,7 @@ from drolayers.learning.schedule import (
     smoothing_schedule,
     temperature_schedule,
 )
-from drolayers.learning.training import Stage, train
+from drolayers.learning.training import Stage, forget, train
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
@@ -181,13 +181,17 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             return
         folder = Path(self.directory)
         folder.mkdir(parents=True, exist_ok=True)
-        settings = {k: v for k, v in self._others().items() if k not in RUNNING and storage.plain(v)}
+        # Both strategies share the first training, so one may continue where the other stopped.
+        settings = {k: v for k, v in self._others().items() if k not in (*RUNNING, "strategy") and storage.plain(v)}
         mark, mine = folder / "run.txt", _fingerprint(training, held_out, settings)
         if self.resume and mark.exists() and mark.read_text() != mine:
             raise ModelError(
                 f"{folder} holds a run on other data or with other settings: give those, or another directory, or "
                 "resume=False to begin again."
             )
+        if not self.resume:
+            for stage in ("prediction", "decision"):
+                forget(folder / stage)
         mark.write_text(mine)
 
     def _check(self) -> None:

@@ -66,6 +66,12 @@ class _History(Callback):
         self.rows = list(state_dict["rows"])
 
 
+def forget(folder: Path) -> None:
+    """Remove what a stage would be resumed from."""
+    for name in (DONE, "last.ckpt", "best.ckpt"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[dict[str, float]]:
     """Run a stage, leave the module at its best epoch, and return what was logged."""
     with TemporaryDirectory() as scratch:
@@ -75,9 +81,6 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
         if stage.resume and done.exists():
             _restore(module, best if best.exists() else last)
             return list(json.loads(done.read_text())["history"])
-        if not stage.resume:
-            for old in (done, last, best):
-                old.unlink(missing_ok=True)
         history = _History()
         trainer = _trainer(stage, folder, history)
         with warnings.catch_warnings():
@@ -98,15 +101,17 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
 
 def _trainer(stage: Stage, folder: Path, history: _History) -> pl.Trainer:
     """Lightning's trainer with what people expect of long work."""
-    # Not save_last=True: with save_top_k=0 that writes nothing before the end of the training.
-    last = ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True)
-    callbacks: list[Callback] = [history, last]
+    callbacks: list[Callback] = [history]
     if stage.monitor is not None:
         callbacks.append(
             ModelCheckpoint(folder, filename="best", monitor=stage.monitor, save_top_k=1, enable_version_counter=False)
         )
         if stage.patience is not None:
             callbacks.append(EarlyStopping(stage.monitor, patience=stage.patience, check_finite=False))
+    # After the others, whose state it holds. Not save_last=True: with save_top_k=0 that writes nothing before the end.
+    callbacks.append(
+        ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True)
+    )
     logger = TensorBoardLogger(folder, name="logs", version="") if stage.directory is not None else False
     quiet = logging.getLogger("lightning.pytorch")
     quiet.setLevel(logging.WARNING)
