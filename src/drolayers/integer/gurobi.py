@@ -110,12 +110,15 @@ class _Worker:
             if not model.SolCount:
                 proven = model.Status == gurobi.GRB.INFEASIBLE
                 return Found(stacked(points, instance), Status.OPTIMAL if proven else Status.INACCURATE, proven)
+            # A pool may hold one integer point several times, with continuous parts that differ by a tolerance.
             for k in range(model.SolCount if self.pool else 1):
                 model.setParam("SolutionNumber", k)
-                points.append(np.round([x[j].Xn for j in instance.integers]))
+                point = np.round([x[j].Xn for j in instance.integers])
+                if not any(np.array_equal(point, other) for other in points):
+                    points.append(point)
             proven = model.Status == gurobi.GRB.OPTIMAL
             if not proven or self.pool:
-                exhausted = proven and len(points) < count
+                exhausted = proven and model.SolCount < count
                 return Found(stacked(points, instance), Status.OPTIMAL if proven else Status.INACCURATE, exhausted)
             _exclude(gurobi, model, x, instance, points[-1])
         return Found(stacked(points, instance), Status.OPTIMAL)
