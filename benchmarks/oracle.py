@@ -131,7 +131,7 @@ def main() -> None:
     batch, instances, limit = (20, 2, 20.0) if quick else (100, 6, 60.0)
     names = " | ".join(p.name for p in peers(limit))
     torch.set_num_threads(1)
-    print(f"batch of {batch}, T = {COUNT}, {os.cpu_count()} cores")
+    print(f"batch of {batch}, T = {COUNT}, {os.cpu_count()} cores\n")
     print(
         f"| assets | binaries | batch, wall | each, processor | nodes | rounds | solves | proven | peak GB | {names} |"
     )
