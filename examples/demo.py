@@ -16,6 +16,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -144,6 +145,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     arguments = parser.parse_args()
     mpl.rcParams["axes.spines.top"] = mpl.rcParams["axes.spines.right"] = False
+    # The networks are small, and the solver has threads of its own.
+    torch.set_num_threads(1)
     start, processor = time.perf_counter(), time.process_time()
 
     newsvendor, console = Newsvendor("SOC-III"), Console()

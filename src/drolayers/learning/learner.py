@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,7 +30,7 @@ from drolayers.learning.schedule import (
     smoothing_schedule,
     temperature_schedule,
 )
-from drolayers.learning.training import Stage, forget, train
+from drolayers.learning.training import Stage, claim, train
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
@@ -148,7 +146,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self.feature_names_in_ = column_names(Z)
         self.pipeline_ = self._build(self.n_features_in_)
         self._calibrate(training)
-        self._check_resumable(training, held_out)
+        if self.directory is not None:
+            # Both strategies share the first training, so one may continue where the other stopped.
+            settings = {k: v for k, v in self._others().items() if k not in (*RUNNING, "strategy") and storage.plain(v)}
+            claim(Path(self.directory), self.resume, training, held_out, settings)
         data = OutcomeData(training, held_out, self.batch_size, self.seed)
         self.history_: dict[str, list[dict[str, float]]] = {}
         self._pretrain(data)
@@ -174,25 +175,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         rate = rate_schedule(self.pretrain_lr, self.lr_divisor, self.pretrain_epochs // 4)
         module = PredictionModule(self.pipeline_, loss, rate, self.pretrain_epochs // 2)
         self._train("prediction", module, data, self.pretrain_epochs, "val_prediction_loss")
-
-    def _check_resumable(self, training: Outcomes, held_out: Outcomes | None) -> None:
-        """Remember in the folder what is trained, and refuse to continue the training of something else."""
-        if self.directory is None:
-            return
-        folder = Path(self.directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        # Both strategies share the first training, so one may continue where the other stopped.
-        settings = {k: v for k, v in self._others().items() if k not in (*RUNNING, "strategy") and storage.plain(v)}
-        mark, mine = folder / "run.txt", _fingerprint(training, held_out, settings)
-        if self.resume and mark.exists() and mark.read_text() != mine:
-            raise ModelError(
-                f"{folder} holds a run on other data or with other settings: give those, or another directory, or "
-                "resume=False to begin again."
-            )
-        if not self.resume:
-            for stage in ("prediction", "decision"):
-                forget(folder / stage)
-        mark.write_text(mine)
 
     def _check(self) -> None:
         """Settings that make no sense."""
@@ -286,10 +268,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def decision(self, Z: Any) -> Decision:
         """Decisions for contexts with their values and statuses."""
-        contexts = self._contexts(Z)
-        with torch.no_grad():
-            parts = [self.pipeline_(chunk) for chunk in contexts.split(512)]
-        return _joined(parts)
+        return self.pipeline_.decide(self._contexts(Z))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "pipeline_"):
@@ -388,27 +367,3 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         learner.history_ = {}
         learner.pipeline_.eval()
         return learner
-
-
-def _fingerprint(training: Outcomes, held_out: Outcomes | None, settings: dict[str, Any]) -> str:
-    """A number that changes with the data and the settings."""
-    digest = sha256(json.dumps(settings, sort_keys=True).encode())
-    for data in (training, held_out):
-        if data is not None:
-            digest.update(data.Z.contiguous().numpy().tobytes() + data.Y.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _joined(parts: list[Decision]) -> Decision:
-    """Decisions of chunks, one after another."""
-    join: Callable[[list[Tensor]], Tensor] = torch.cat
-    first = parts[0]
-    return Decision(
-        {v: join([p.best[v] for p in parts]) for v in first.best},
-        join([p.value for p in parts]),
-        join([p.status for p in parts]),
-        {v: join([p.candidates[v] for p in parts]) for v in first.candidates},
-        join([p.objective for p in parts]),
-        join([p.probabilities for p in parts]),
-        join([p.effective_sample_size for p in parts]),
-    )

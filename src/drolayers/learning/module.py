@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -48,6 +49,24 @@ class Pipeline(nn.Module):
         """The decision for a batch of contexts."""
         nominal = self.around(z, rows)
         return self.layer(self.theta(z, nominal), nominal)
+
+    @torch.no_grad()
+    def decide(self, z: Tensor, chunk: int = 512) -> Decision:
+        """The decisions for any number of contexts, without gradients."""
+        parts = [self(part) for part in z.split(chunk)]
+
+        def joined(of: Callable[[Decision], Tensor]) -> Tensor:
+            return torch.cat([of(part) for part in parts])
+
+        return Decision(
+            {v: joined(lambda part, v=v: part.best[v]) for v in parts[0].best},  # type: ignore[misc]
+            joined(lambda part: part.value),
+            joined(lambda part: part.status),
+            {v: joined(lambda part, v=v: part.candidates[v]) for v in parts[0].candidates},  # type: ignore[misc]
+            joined(lambda part: part.objective),
+            joined(lambda part: part.probabilities),
+            joined(lambda part: part.effective_sample_size),
+        )
 
     def nothing(self) -> Tensor:
         """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""

@@ -6,6 +6,7 @@ import json
 import logging
 import warnings
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from drolayers.learning.data import OutcomeData
+from drolayers.errors import ModelError
+from drolayers.learning.data import OutcomeData, Outcomes
 
 DONE = "done.json"
 
@@ -66,10 +68,24 @@ class _History(Callback):
         self.rows = list(state_dict["rows"])
 
 
-def forget(folder: Path) -> None:
-    """Remove what a stage would be resumed from."""
-    for name in (DONE, "last.ckpt", "best.ckpt"):
-        (folder / name).unlink(missing_ok=True)
+def claim(folder: Path, resume: bool, training: Outcomes, held_out: Outcomes | None, settings: dict[str, Any]) -> None:
+    """Mark a folder with what is trained in it; refuse to continue the training of something else."""
+    digest = sha256(json.dumps(settings, sort_keys=True).encode())
+    for data in (training, held_out):
+        if data is not None:
+            digest.update(data.Z.contiguous().numpy().tobytes() + data.Y.contiguous().numpy().tobytes())
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / "run.txt"
+    if resume and mark.exists() and mark.read_text() != digest.hexdigest():
+        raise ModelError(
+            f"{folder} holds a run on other data or with other settings: give those, or another directory, or "
+            "resume=False to begin again."
+        )
+    if not resume:
+        for old in (DONE, "last.ckpt", "best.ckpt"):
+            for stage in folder.glob(f"*/{old}"):
+                stage.unlink(missing_ok=True)
+    mark.write_text(digest.hexdigest())
 
 
 def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[dict[str, float]]:
