@@ -50,8 +50,9 @@ class Instance:
     @classmethod
     def of(cls, program: ConeProgram, values: Values, item: int) -> Instance:
         """Cut one item out of a batch."""
-        P, A = matrices(program, values, item)
-        q, b = (t[item].cpu().numpy() for t in (values.q, values.b))
+        P_data, A_data, q, b = (t[item].cpu().numpy() for t in (values.P, values.A, values.q, values.b))
+        P = sp.csr_array((P_data, program.P_indices.numpy(), program.P_indptr.numpy()), shape=(q.size, q.size))
+        A = sp.csr_array((A_data, program.A_indices.numpy(), program.A_indptr.numpy()), shape=(b.size, q.size))
         scale = np.abs(q).max(initial=0.0) or 1.0
         cones, linear = program.cones, program.cones.zero + program.cones.nonneg
         lower, upper = np.full(q.size, -np.inf), np.full(q.size, np.inf)
