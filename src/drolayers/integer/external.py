@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from joblib import Parallel, delayed
 
 from drolayers.conic import ConeProgram, Cones, Engine, Values
-from drolayers.conic.implicit import matrices
 from drolayers.errors import MissingExtraError, ModelError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import Candidates, check_count, usable_items
