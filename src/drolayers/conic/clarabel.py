@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 
-from drolayers.conic.adjoint import pull_back
-from drolayers.conic.engine import Pullback, Raw
+from drolayers.conic.engine import Raw
+from drolayers.conic.implicit import implicit_pullback, matrices
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Status
 
@@ -30,7 +29,7 @@ class ClarabelRescue:
         found = [self._solve(program, values, item) for item in range(len(values))]
         x, z, s = (torch.stack([torch.as_tensor(f[k]) for f in found]).to(values.q) for k in range(3))
         verdict, iterations = (torch.tensor([int(f[k]) for f in found], device=values.q.device) for k in (3, 4))
-        pullback = self._pullback(program, values, x, z, s) if differentiable else None
+        pullback = implicit_pullback(program, values, x, z, s) if differentiable else None
         return Raw(x, z, s, verdict, iterations, pullback)
 
     def _solve(
@@ -63,27 +62,3 @@ class ClarabelRescue:
         }.get(str(found.status), Status.FAILED)
         x, z, s = (np.nan_to_num(np.asarray(v, dtype=float)) for v in (found.x, found.z, found.s))
         return x, z, s, verdict, int(found.iterations)
-
-    @staticmethod
-    def _pullback(program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: Tensor) -> Pullback:
-        """Implicit differentiation, item by item."""
-
-        def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            gradients = []
-            for item in range(len(values)):
-                P, A = matrices(program, values, item)
-                point = (v[item].detach().cpu().numpy() for v in (x, z, s, dx))
-                gradients.append(pull_back(program.cones, P, A, *point))
-            stacked = [torch.as_tensor(np.stack(g)).to(dx) for g in zip(*gradients, strict=True)]
-            return stacked[0], stacked[1], stacked[2], stacked[3]
-
-        return pullback
-
-
-def matrices(program: ConeProgram, values: Values, item: int) -> tuple[sp.csr_array, sp.csr_array]:
-    """P and A of one item as sparse matrices that keep their structural zeros."""
-    n = program.columns
-    P_data, A_data = (M[item].detach().cpu().numpy() for M in (values.P, values.A))
-    P = sp.csr_array((P_data, program.P_indices.numpy(), program.P_indptr.numpy()), shape=(n, n))
-    A = sp.csr_array((A_data, program.A_indices.numpy(), program.A_indptr.numpy()), shape=(program.rows, n))
-    return P, A

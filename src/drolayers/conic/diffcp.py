@@ -10,8 +10,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from drolayers.conic.clarabel import ClarabelRescue, matrices
+from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.implicit import matrices
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
 from drolayers.conic.solution import WarmStart

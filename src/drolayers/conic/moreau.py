@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.implicit import checked_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.errors import MissingExtraError
@@ -124,7 +125,10 @@ class Moreau:
         for code, status in _VERDICTS.items():
             verdict[codes == code] = int(status)
         pullback = None if gradient is None else _pullback(call, x, data, items)
-        return Raw(cut(x), cut(z), cut(s), verdict.to(device), iterations[:items].to(device), pullback)
+        x, z, s = cut(x), cut(z), cut(s)
+        if pullback is not None and isinstance(gradient, Exact):
+            pullback = checked_pullback(program, values, x, z, s, pullback)
+        return Raw(x, z, s, verdict.to(device), iterations[:items].to(device), pullback)
 
     def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
         """Moreau's derivative from explicit data and solution; where it does not offer that, solve again."""
@@ -147,6 +151,8 @@ class Moreau:
             dP, dA, dq, db = (g[:items].to(dx) for g in (dP, dA, dq, db))
             return dP, dA, dq, db
 
+        if isinstance(gradient, Exact):
+            return checked_pullback(program, values, point.primal, point.dual, point.slack, pullback)
         return pullback
 
     def _prepare(self, program: ConeProgram, values: Values, gradient: Exact | Smoothed | None) -> _Call:

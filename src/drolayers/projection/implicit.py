@@ -9,13 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from drolayers.conic.adjoint import pull_back
-from drolayers.conic.clarabel import matrices
 from drolayers.conic.engine import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.implicit import implicit_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 
@@ -46,24 +41,10 @@ class Implicit:
     ) -> Raw:
         """Solve without the solver's derivative."""
         raw = self.inner.solve(program, values, None, warm_start)
-        return raw if gradient is None else replace(raw, pullback=_pullback(program, values, raw.x, raw.z, raw.s))
+        return (
+            raw if gradient is None else replace(raw, pullback=implicit_pullback(program, values, raw.x, raw.z, raw.s))
+        )
 
     def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
         """The derivative at a known solution."""
-        return _pullback(program, values, point.primal, point.dual, point.slack)
-
-
-def _pullback(program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: Tensor) -> Pullback:
-    """Factor the items that are asked about, one after another."""
-
-    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        found = [np.zeros(t.shape) for t in (values.P, values.A, values.q, values.b)]
-        for item in (dx != 0).any(1).nonzero()[:, 0].tolist():
-            P, A = matrices(program, values, item)
-            point = (t[item].detach().cpu().numpy() for t in (x, z, s, dx))
-            for whole, part in zip(found, pull_back(program.cones, P, A, *point), strict=True):
-                whole[item] = part
-        dP, dA, dq, db = (torch.as_tensor(part).to(dx) for part in found)
-        return dP, dA, dq, db
-
-    return pullback
+        return implicit_pullback(program, values, point.primal, point.dual, point.slack)
