@@ -28,13 +28,18 @@ from drolayers.status import Status
 _VERDICTS = {1: Status.OPTIMAL, 2: Status.INFEASIBLE, 3: Status.NO_MINIMUM, 5: Status.INFEASIBLE, 6: Status.NO_MINIMUM}
 
 
+RLock = Any
+"""A reentrant lock. While autograd waits for Moreau's graph it may run another node of the caller's in the same thread,
+and that node may need the very same solver."""
+
+
 class SolverPool:
     """Solver objects that are costly to build, by program and purpose; the least recently used are dropped."""
 
     def __init__(self, size: int = 16) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, threading.Lock]]] = (
+        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, RLock]]] = (
             WeakKeyDictionary()
         )
         self._asked: WeakKeyDictionary[ConeProgram, Counter[int]] = WeakKeyDictionary()
@@ -42,12 +47,12 @@ class SolverPool:
     def __reduce__(self) -> tuple[Any, ...]:
         return SolverPool, (self._size,)
 
-    def get(self, program: ConeProgram, key: Any, build: Callable[[], Any]) -> tuple[Any, threading.Lock]:
+    def get(self, program: ConeProgram, key: Any, build: Callable[[], Any]) -> tuple[Any, RLock]:
         """The solver for a purpose and the lock under which it is used."""
         with self._lock:
             known = self._solvers.setdefault(program, OrderedDict())
             if key not in known:
-                known[key] = (build(), threading.Lock())
+                known[key] = (build(), threading.RLock())
             known.move_to_end(key)
             while len(known) > self._size:
                 known.popitem(last=False)
@@ -73,7 +78,7 @@ class _Call:
     """One batch, padded, and the solver that takes its number of items."""
 
     solver: Any
-    lock: threading.Lock
+    lock: RLock
     data: tuple[Tensor, ...]
     padded: Callable[[Tensor], Tensor]
     shared: bool
