@@ -268,7 +268,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def decision(self, Z: Any) -> Decision:
         """Decisions for contexts with their values and statuses."""
-        return self.pipeline_.decide(self._contexts(Z))
+        contexts = self._contexts(Z)
+        return self.pipeline_.decide(contexts)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "pipeline_"):
