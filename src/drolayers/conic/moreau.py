@@ -39,9 +39,7 @@ class SolverPool:
     def __init__(self, size: int = 16) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, RLock]]] = (
-            WeakKeyDictionary()
-        )
+        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, RLock]]] = WeakKeyDictionary()
         self._asked: WeakKeyDictionary[ConeProgram, Counter[int]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
