@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.wasserstein import Wasserstein
+    from drolayers.conic import Smoothed
     from drolayers.cost.recourse import recourse
     from drolayers.cost.risk import cvar
     from drolayers.errors import DROError, MissingExtraError, ModelError, ShapeError, SolveError
     from drolayers.layer import Decision, DROLayer
-    from drolayers.learning import DecisionFocusedLearner
+    from drolayers.learning import Annealed, DecisionFocusedLearner
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Status
-    from drolayers.surrogate import RelativeTemperature
+    from drolayers.surrogate import Energy, RelativeTemperature, Stratified
     from drolayers.uncertainty import Uncertain
 
 __version__ = "0.1.0"
@@ -37,6 +38,10 @@ _HOME = {
     "MomentSet": "ambiguity.moment_set",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
+    "Energy": "surrogate",
+    "Stratified": "surrogate",
+    "Annealed": "learning",
+    "Smoothed": "conic",
     "ShapeError": "errors",
     "SolveError": "errors",
     "Status": "status",
@@ -48,11 +53,13 @@ _HOME = {
 _MODULES = {"moments": "ambiguity.moments", "nominal": "nominal", "support": "support"}
 
 __all__ = [
+    "Annealed",
     "DROError",
     "DROLayer",
     "Decision",
     "DecisionFocusedLearner",
     "DecisionProblem",
+    "Energy",
     "Learn",
     "MissingExtraError",
     "ModelError",
@@ -60,8 +67,10 @@ __all__ = [
     "Projection",
     "RelativeTemperature",
     "ShapeError",
+    "Smoothed",
     "SolveError",
     "Status",
+    "Stratified",
     "Uncertain",
     "Wasserstein",
     "cvar",

@@ -53,7 +53,7 @@ class SetName(StrEnum):
     SOC_III = "SOC-III"
 
 
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 Epochs = Annotated[int, typer.Option(min=0, help="Epochs of decision-focused training; 0 for prediction alone.")]
 Pretrain = Annotated[int, typer.Option(min=0, help="Epochs of prediction-focused training before it.")]
 Batch = Annotated[int, typer.Option(min=1, help="Points a step.")]

@@ -50,7 +50,7 @@ class Decision:
         objective: worst-case expected cost at each candidate.
         probabilities: of the candidates; zero where a slot holds none.
         effective_sample_size: 1/Σp²; a small one tells of a poor sample, a large one proves nothing.
-        oracle: how the integer points were found; None without integer variables.
+        oracle: how the integer points were found; None where there are none, or where all were solved.
     """
 
     best: dict[cp.Variable, Tensor]
@@ -221,7 +221,7 @@ class DROLayer(nn.Module):
         status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, nominal, self.oracle)
         temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
         # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
-        objective = slots.objective + 0.0 * flat.sum(1, keepdim=True)
+        objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)
         probabilities = energy_probabilities(objective, log_prob, slots.valid, temperature)
         return self._decision(
             slots.primal, slots.objective, probabilities, slots.best, slots.value, status, flat.dtype, found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -62,6 +62,8 @@ class DecisionProblem:
     ) -> None:
         if not isinstance(ambiguity, AmbiguitySet):
             raise ModelError("DecisionProblem needs ambiguity=..., a dro.MomentSet or dro.Wasserstein.")
+        if not isinstance(constraints, Iterable) or not all(isinstance(c, cp.Constraint) for c in constraints):
+            raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
         for constraint in self.constraints:
             if constraint.parameters():
@@ -292,7 +294,7 @@ class DecisionProblem:
         return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
 
     def worst_case_cost(self, x: Decision, theta: Theta, nominal: Nominal | None = None) -> Float[Tensor, "batch"]:
-        """f(x, θ) of given decisions, differentiable in both; inf where the worst case is, NaN where U(θ) is empty."""
+        """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
         solution, flat, status = self._evaluate(x, theta, nominal)
         value = solution.objective
         infinite = (status == int(Status.UNBOUNDED)).to(value.device)
@@ -310,16 +312,16 @@ class DecisionProblem:
         _, probe = self._evaluation
         with torch.enable_grad():
             rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
-            batch = self.ambiguity.flat(theta).shape[0]
-            da = torch.zeros(batch, entries, dtype=torch.float64, requires_grad=True)
-            db = torch.zeros(batch, rows, dtype=torch.float64, requires_grad=True)
+            flat = self.ambiguity.flat(theta)
+            batch = flat.shape[0]
+            zero = flat.detach().double().new_zeros(())
+            da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
             detached = {k: v.detach() for k, v in self._checked(x).items()}
             solution, _, status = self._evaluate(detached, theta, nominal, (da, db))
             usable = status <= int(Status.INACCURATE)
             total = torch.where(usable, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
-        nan = torch.full((), torch.nan, dtype=torch.float64)
-        masses = torch.where(usable[:, None], masses, nan)
+        masses = torch.where(usable[:, None], masses, zero + torch.nan)
         weights = nominal[1].double() if self.ambiguity.needs_nominal and nominal else torch.ones(batch, 1)
         slopes = solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
+from drolayers.checks import numbers
 from drolayers.errors import ModelError
 
 Constraints = list[cp.Constraint]
@@ -67,6 +68,8 @@ class Support(ABC):
 
     def __and__(self, other: Support) -> Support:
         """The intersection; the relative interiors must meet for its support function to be an inf-convolution."""
+        if not isinstance(other, Support):
+            raise ModelError(f"Only supports can be intersected with &, not {other!r}.")
         return intersection(self, other)
 
 
@@ -104,7 +107,9 @@ class Box(Support):
     """``lo ≤ y ≤ hi``, coordinate by coordinate; infinite ends are allowed."""
 
     def __init__(self, lo: ArrayLike = -np.inf, hi: ArrayLike = np.inf) -> None:
-        self.lo, self.hi = np.asarray(lo, dtype=float), np.asarray(hi, dtype=float)
+        self.lo, self.hi = numbers("Box's lo", lo), numbers("Box's hi", hi)
+        if self.lo.ndim and self.hi.ndim and self.lo.shape != self.hi.shape:
+            raise ModelError(f"Box ends must have one shape, not {self.lo.shape} and {self.hi.shape}.")
         # NaN fails every comparison.
         if not (np.all(self.lo <= self.hi) and np.all(self.lo < np.inf) and np.all(self.hi > -np.inf)):
             raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={self.lo}, hi={self.hi}.")
@@ -178,7 +183,7 @@ class Polyhedron(Support):
     """``C y ≤ d``."""
 
     def __init__(self, C: ArrayLike, d: ArrayLike) -> None:
-        self.C, self.d = np.atleast_2d(np.asarray(C, dtype=float)), np.atleast_1d(np.asarray(d, dtype=float))
+        self.C, self.d = np.atleast_2d(numbers("C", C)), np.atleast_1d(numbers("d", d))
         if self.C.ndim != 2 or self.d.shape != (self.C.shape[0],):
             raise ModelError(
                 f"Polyhedron needs C of shape (k, dim) and d of shape (k,), not {self.C.shape} and {self.d.shape}."
@@ -241,7 +246,7 @@ class Ellipsoid(Support):
     """``{center + L u : ‖u‖₂ ≤ 1}``."""
 
     def __init__(self, center: ArrayLike, L: ArrayLike) -> None:
-        self.center, self.L = np.atleast_1d(np.asarray(center, dtype=float)), np.atleast_2d(np.asarray(L, dtype=float))
+        self.center, self.L = np.atleast_1d(numbers("center", center)), np.atleast_2d(numbers("L", L))
         if self.center.ndim != 1 or self.L.ndim != 2 or self.L.shape[0] != self.center.size:
             raise ModelError(f"Ellipsoid needs L with {self.center.size} rows, not shape {self.L.shape}.")
         if not (np.isfinite(self.center).all() and np.isfinite(self.L).all()):

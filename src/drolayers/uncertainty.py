@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cvxpy as cp
 
+from drolayers.checks import whole
 from drolayers.errors import ModelError
 from drolayers.support import Reals, Support
 
@@ -20,8 +21,7 @@ class Uncertain(cp.Parameter):
     """
 
     def __init__(self, dim: int, support: Support | None = None, name: str | None = None) -> None:
-        if not isinstance(dim, int) or dim < 1:
-            raise ModelError(f"Uncertain needs a positive whole number of coordinates, not {dim!r}.")
+        dim = whole("The number of coordinates of Uncertain", dim)
         self.support = Reals() if support is None else support
         if not isinstance(self.support, Support):
             raise ModelError(

@@ -218,6 +218,8 @@ class Scaled(Moment):
     def __post_init__(self) -> None:
         if not (self.factor >= 0 and np.isfinite(self.factor)):
             raise ModelError(f"A moment can only be multiplied by a nonnegative number, not by {self.factor}.")
+        if self.member.sigma is not None:
+            raise ModelError("Only the multiple of a moment has a bound: leave out sigma, and use moments.bounded.")
 
     @property
     def degree(self) -> float:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Parts, Term
+from drolayers.checks import numbers, whole
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
@@ -36,7 +37,7 @@ class Learn:
     shape: tuple[int, ...]
 
     def __init__(self, *shape: int) -> None:
-        object.__setattr__(self, "shape", tuple(int(s) for s in shape))
+        object.__setattr__(self, "shape", tuple(whole("Every size in dro.Learn", s) for s in shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +194,7 @@ def centre(mu: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 def as_given(name: str, value: ArrayLike) -> NDArray[np.float64]:
     """A value that was given for a parameter, as an array of finite numbers."""
-    array = np.array(value, dtype=float)
+    array = numbers(f"A moment's {name}", value)
     if not np.isfinite(array).all():
         raise ModelError(f"A moment's {name} must be finite, not {array.tolist()}.")
     return array
@@ -201,4 +202,4 @@ def as_given(name: str, value: ArrayLike) -> NDArray[np.float64]:
 
 def as_bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:
     """A given bound as a vector."""
-    return None if sigma is None else np.atleast_1d(as_given("sigma", sigma))
+    return None if sigma is None else as_given("sigma", sigma).reshape(-1)

@@ -17,6 +17,7 @@ from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
 from drolayers.ambiguity.moment import Typical
 from drolayers.ambiguity.outer import Labels, Outer, PNorm, Sign, Square
 from drolayers.ambiguity.terms import Contribution, Parts, SeparateTerm, Term
+from drolayers.checks import whole
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
@@ -48,8 +49,7 @@ class Wasserstein(AmbiguitySet):
             raise ModelError(f"Wasserstein needs a dro.Uncertain, not {type(y).__name__}.")
         if norm not in (1, 2, np.inf) or order not in (1, 2):
             raise ModelError(f"Wasserstein needs norm 1, 2 or inf and order 1 or 2, not norm={norm}, order={order}.")
-        if not isinstance(atoms, int) or atoms < 1:
-            raise ModelError(f"Wasserstein needs a positive number of atoms, not {atoms!r}.")
+        atoms = whole("The number of atoms of Wasserstein", atoms)
         self.y, self.atoms, self.norm, self.order = y, atoms, float(norm), order
         self.outer: Outer = PNorm(self.norm) if order == 1 else Square(self.norm)
         shape = (atoms, y.dim)
@@ -115,7 +115,8 @@ class Wasserstein(AmbiguitySet):
         """Atoms and weights of the right shapes, finite, with weights that are probabilities."""
         if nominal is None:
             raise ShapeError("A Wasserstein ball needs its nominal distribution: pass nominal(z) beside theta.")
-        if len(nominal) != 2 or not all(isinstance(part, Tensor) for part in nominal):
+        pair = isinstance(nominal, tuple | list) and len(nominal) == 2
+        if not pair or not all(isinstance(part, Tensor) for part in nominal):
             raise ShapeError("The nominal distribution is a pair of tensors: atoms and weights.")
         atoms, weights = nominal
         shapes = (batch, self.atoms, self.y.dim), (batch, self.atoms)
@@ -129,12 +130,14 @@ class Wasserstein(AmbiguitySet):
             raise ShapeError(
                 f"The nominal distribution holds NaN, infinities or negative weights in items {_where(bad)}."
             )
-        off = ~((weights.sum(1) - 1.0).abs() < 1e-5)
+        total = weights.double().sum(1, keepdim=True)
+        off = ~((total[:, 0] - 1.0).abs() < 1e-4)
         if bool(off.any()):
             raise ShapeError(
                 f"The weights of the nominal distribution must add up to one, not so in items {_where(off)}."
             )
-        return atoms.double(), weights.double()
+        # Single precision leaves the sum a little off one.
+        return atoms.double(), weights.double() / total
 
     def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
         """Radius, weights, atoms and their products."""

@@ -35,6 +35,8 @@ def make_engine(
         if gradient not in ("exact", "smoothed"):
             raise ModelError(f"gradient must be 'exact' or 'smoothed', not {gradient!r}.")
         gradient = Exact() if gradient == "exact" else Smoothed()
+    if not isinstance(gradient, Exact | Smoothed):
+        raise ModelError(f"gradient must be 'exact', 'smoothed', Exact() or Smoothed(level), not {gradient!r}.")
     if isinstance(engine, str):
         if engine == "auto":
             engine = next((name for name, package in PACKAGES.items() if find_spec(package)), "batched")

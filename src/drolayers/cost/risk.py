@@ -5,6 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 from cvxpy.lin_ops.lin_utils import get_id
 
+from drolayers.checks import number
 from drolayers.errors import ModelError
 
 
@@ -26,6 +27,7 @@ def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     Reference:
         Rockafellar and Uryasev, Optimization of conditional value-at-risk, Journal of Risk 2 (2000).
     """
+    level = number("level", level)
     if not 0.0 < level < 1.0:
         raise ModelError(f"cvar(level={level!r}) needs a level between 0 and 1, both excluded.")
     cost = cp.Expression.cast_to_const(cost)

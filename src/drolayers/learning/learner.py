@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from drolayers.checks import number, whole
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
 from drolayers.layer import Decision, DROLayer
@@ -34,7 +35,7 @@ from drolayers.learning.training import Stage, claim, train
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
-from drolayers.surrogate.energy import Temperature
+from drolayers.surrogate.energy import Temperature, check_temperature
 
 RUNNING = ("problem", "model", "nominal", "directory", "resume", "progress", "devices")
 """Settings that say where and on what a learner runs, not what it is."""
@@ -148,7 +149,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self._calibrate(training)
         if self.directory is not None:
             # Both strategies share the first training, so one may continue where the other stopped.
-            settings = {k: v for k, v in self._others().items() if k not in (*RUNNING, "strategy") and storage.plain(v)}
+            settings = {
+                k: v if storage.plain(v) else repr(v)
+                for k, v in self._others().items()
+                if k not in (*RUNNING, "strategy", "model", "nominal", "oracle", "engine") and not callable(v)
+            }
+            assert self.pipeline_.nominal is not None
+            settings["nominal"] = storage.described_nominal(self.pipeline_.nominal)
             claim(Path(self.directory), self.resume, training, held_out, settings)
         data = OutcomeData(training, held_out, self.batch_size, self.seed)
         self.history_: dict[str, list[dict[str, float]]] = {}
@@ -186,12 +193,32 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise ModelError(f"gradient must be 'auto', 'exact' or 'smoothed', not {self.gradient!r}.")
         if self.resume and self.directory is None:
             raise ModelError("resume=True needs directory=..., where the interrupted run kept its checkpoints.")
-        if not 0 <= self.validation_share < 1:
+        if not 0 <= number("validation_share", self.validation_share) < 1:
             raise ModelError(f"validation_share must lie in [0, 1), not {self.validation_share}.")
+        for name, least in (("epochs", 0), ("pretrain_epochs", 0), ("batch_size", 1), ("devices", 1), ("seed", 0)):
+            whole(name, getattr(self, name), least)
+        if self.patience is not None:
+            whole("patience", self.patience)
+        for name in ("lr", "pretrain_lr", "lr_divisor", "smoothing", "gradient_clip"):
+            value = getattr(self, name)
+            if value is not None and not callable(value) and not number(name, value) > 0:
+                raise ModelError(f"{name} must be positive, not {value!r}.")
+        if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str):
+            raise ModelError(f"hidden must be a list of widths such as (64, 64), not {self.hidden!r}.")
+        for width in self.hidden:
+            whole("Every entry of hidden", width)
+        if self.model is not None and not isinstance(self.model, nn.Module):
+            raise ModelError(f"model must be a torch.nn.Module, not {self.model!r}.")
+        if self.nominal is not None and not isinstance(self.nominal, NominalDistribution):
+            raise ModelError(f"nominal must be an object such as dro.nominal.KNN(k=20), not {self.nominal!r}.")
+        if self.temperature is not None and not callable(self.temperature):
+            check_temperature(self.temperature)
 
     def _split(self, Z: Tensor, Y: Tensor, validation: tuple[Any, Any] | None) -> tuple[Outcomes, Outcomes | None]:
         """Training and validation data."""
         if validation is not None:
+            if not isinstance(validation, tuple | list) or len(validation) != 2:
+                raise ShapeError(f"validation must be a pair (Z, Y), not {type(validation).__name__}.")
             held_out = Outcomes(matrix(validation[0], "validation Z"), matrix(validation[1], "validation Y"), False)
             if held_out.Z.shape[1] != Z.shape[1] or held_out.Y.shape[1] != Y.shape[1]:
                 raise ShapeError("Validation data must have the columns of the training data.")

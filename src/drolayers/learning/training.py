@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
 from dataclasses import dataclass
 from hashlib import sha256
@@ -85,7 +86,14 @@ def claim(folder: Path, resume: bool, training: Outcomes, held_out: Outcomes | N
         for old in (DONE, "last.ckpt", "best.ckpt"):
             for stage in folder.glob(f"*/{old}"):
                 stage.unlink(missing_ok=True)
-    mark.write_text(digest.hexdigest())
+    _write_whole(mark, digest.hexdigest())
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """A file appears whole or not at all, whenever the process is killed."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[dict[str, float]]:
@@ -111,7 +119,7 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
         _restore(module, kept)
         trainer.strategy.barrier()
         if trainer.is_global_zero:
-            done.write_text(json.dumps({"history": history.rows}))
+            _write_whole(done, json.dumps({"history": history.rows}))
         return history.rows
 
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 
 
@@ -190,5 +191,4 @@ def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
 
 def positive(name: str, value: object) -> None:
     """Raise unless a setting is a positive whole number."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelError(f"{name} must be a positive whole number, not {value!r}.")
+    whole(name, value)

@@ -201,10 +201,12 @@ def _cloud(ambiguity: AmbiguitySet, nominal: Nominal, theta: Tensor) -> Cloud:
     """Checked atoms and weights, where and as precise as the computation is done."""
     try:
         atoms, weights = nominal
+        if not (isinstance(atoms, Tensor) and isinstance(weights, Tensor)):
+            raise TypeError("not tensors")
         batch, count, dim = atoms.shape
         shaped = weights.shape == (batch, count) and count > 0
     except (TypeError, ValueError, AttributeError) as error:
-        raise ShapeError("Projection needs the nominal distribution as a pair (atoms, weights): nominal(z).") from error
+        raise ShapeError("Projection needs the nominal distribution as a pair of tensors, nominal(z).") from error
     if not shaped or batch != len(theta) or dim != ambiguity.y.dim:
         raise ShapeError(
             f"The nominal distribution needs atoms of shape ({len(theta)}, atom, {ambiguity.y.dim}) and weights of "

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from drolayers.checks import number
 from drolayers.errors import ModelError
 
 
@@ -42,9 +43,10 @@ def check_temperature(temperature: Temperature) -> Temperature:
     """A temperature as it is, if it is one."""
     if isinstance(temperature, RelativeTemperature):
         return temperature
-    if not float(temperature) > 0:
+    value = number("temperature", temperature)
+    if not value > 0:
         raise ModelError(f"A temperature must be positive, not {temperature}.")
-    return float(temperature)
+    return value
 
 
 def absolute_temperature(

@@ -1,0 +1,34 @@
+"""What a user gave, as what was asked for, or one sentence that says what was wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drolayers.errors import ModelError
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number of at least some size; NumPy's count, truth values do not."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        kind = {0: "nonnegative ", 1: "positive "}.get(least, "")
+        raise ModelError(f"{name} must be a {kind}whole number, not {value!r}.")
+    return int(value)
+
+
+def number(name: str, value: Any) -> float:
+    """One real number."""
+    array = numbers(name, value)
+    if array.shape != ():
+        raise ModelError(f"{name} must be one number, not {value!r}.")
+    return float(array)
+
+
+def numbers(name: str, value: Any) -> NDArray[np.float64]:
+    """An array of real numbers; infinities are left to the caller."""
+    try:
+        return np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{name} must hold numbers only, in rows of equal length, not {value!r}.") from error
