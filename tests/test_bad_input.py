@@ -1,0 +1,95 @@
+"""Wrong things that users type: each must end in one sentence of ours, never in someone else's traceback."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+
+import drolayers as dro
+from drolayers.checks import number, numbers, whole
+
+Y = dro.Uncertain(2)
+X = cp.Variable(2, nonneg=True)
+
+
+def problem() -> dro.DecisionProblem:
+    return dro.DecisionProblem(-(Y @ X), [cp.sum(X) == 1], dro.MomentSet(Y, [dro.moments.SquaredNorm()]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: dro.Uncertain(2.5),
+        lambda: dro.Uncertain(True),
+        lambda: dro.Wasserstein(Y, 0),
+        lambda: dro.Learn(2.9, 2),
+        lambda: dro.Learn(0, 2),
+        lambda: dro.moments.SquaredNorm(index=[0.7]),
+        lambda: dro.moments.Absolute(h=[1, 2]),
+        lambda: dro.moments.Norm("a"),
+        lambda: dro.moments.Linear(mu="x"),
+        lambda: 2.0 * dro.moments.Norm(1, sigma=2.0),
+        lambda: dro.moments.bounded(3, 1.0),
+        lambda: dro.support.Box("a", 1),
+        lambda: dro.support.Box([0, 0], [1, 1, 1]),
+        lambda: dro.support.Polyhedron([[1, 2], [3]], [1, 2]),
+        lambda: dro.support.Nonnegative() & 3,
+        lambda: dro.DecisionProblem(-(Y @ X), None, dro.MomentSet(Y, [dro.moments.SquaredNorm()])),
+        lambda: dro.DecisionProblem(-(Y @ X), [True], dro.MomentSet(Y, [dro.moments.SquaredNorm()])),
+        lambda: dro.cvar(-(Y @ X), "a"),
+        lambda: dro.DROLayer(problem(), gradient=None),
+        lambda: dro.DROLayer(problem(), temperature="a"),
+        lambda: dro.nominal.KNN(k=0),
+    ],
+)
+def test_models_are_refused(wrong) -> None:
+    with pytest.raises(dro.ModelError):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"epochs": -1},
+        {"epochs": 1.5},
+        {"batch_size": 0},
+        {"hidden": 64},
+        {"hidden": (0,)},
+        {"seed": None},
+        {"nominal": dro.nominal.KNN},
+        {"model": 3},
+        {"devices": 0},
+        {"lr": "a"},
+        {"gradient_clip": -1.0},
+        {"patience": 0},
+        {"temperature": "a"},
+    ],
+)
+def test_learners_are_refused(setting) -> None:
+    learner = dro.DecisionFocusedLearner(problem(), progress=False, **setting)
+    with pytest.raises(dro.ModelError):
+        learner.fit(np.zeros((4, 1)), np.ones((4, 2)))
+
+
+def test_numpy_counts_are_counts() -> None:
+    assert dro.Uncertain(np.int64(3)).dim == 3
+    assert dro.Wasserstein(Y, np.int64(5)).atoms == 5
+
+
+def test_checks_convert() -> None:
+    assert whole("n", np.int32(4)) == 4
+    assert number("x", np.array(1.5)) == 1.5
+    np.testing.assert_array_equal(numbers("v", [1, 2]), [1.0, 2.0])
+
+
+def test_projection_wants_tensors() -> None:
+    projection = dro.Projection(problem().ambiguity)
+    with pytest.raises(dro.ShapeError, match="tensors"):
+        projection(torch.zeros(1, 3), (np.zeros((1, 2, 2)), np.full((1, 2), 0.5)))
+
+
+def test_weights_off_by_single_precision_are_probabilities() -> None:
+    ball = dro.Wasserstein(Y, 3)
+    weights = torch.tensor([[0.5, 0.3, 0.20005]])
+    _, found = ball.check_nominal((torch.zeros(1, 3, 2), weights), 1)
+    assert float(found.sum()) == pytest.approx(1.0, abs=1e-12)
