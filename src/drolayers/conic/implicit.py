@@ -22,6 +22,9 @@ from drolayers.conic.residuals import products
 DEFECT = 1e-4
 """Relative defect of the adjoint equations from which an item is differentiated once more, by a factorisation."""
 
+LARGE = 2000
+"""Rows and columns from which a factorisation is so slow that ten times that defect is let pass."""
+
 
 def implicit_pullback(program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: Tensor) -> Pullback:
     """Factor the items that are asked about, one after another."""
@@ -47,10 +50,12 @@ def checked_pullback(
     if not program.cones.kinds <= {"zero", "nonneg", "soc"}:
         return second
 
+    allowed = DEFECT if program.rows + program.columns <= LARGE else 10.0 * DEFECT
+
     def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         gradients = list(first(dx))
         defect = adjoint_defect(program, values, z - s, dx, -gradients[2], gradients[3])
-        doubtful = ~(defect <= DEFECT) & (dx != 0).any(1)
+        doubtful = ~(defect <= allowed) & (dx != 0).any(1)
         if bool(doubtful.any()):
             others = second(torch.where(doubtful[:, None], dx, torch.zeros_like(dx)))
             again = adjoint_defect(program, values, z - s, dx, -others[2], others[3])
