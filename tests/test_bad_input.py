@@ -71,6 +71,13 @@ def test_learners_are_refused(setting) -> None:
         learner.fit(np.zeros((4, 1)), np.ones((4, 2)))
 
 
+def test_a_directory_that_cannot_be_made(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    learner = dro.DecisionFocusedLearner(problem(), progress=False, directory=tmp_path / "file" / "run")
+    with pytest.raises(dro.ModelError, match="cannot be made"):
+        learner.fit(np.arange(4.0)[:, None], np.ones((4, 2)))
+
+
 def test_numpy_counts_are_counts() -> None:
     assert dro.Uncertain(np.int64(3)).dim == 3
     assert dro.Wasserstein(Y, np.int64(5)).atoms == 5

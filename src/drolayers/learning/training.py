@@ -75,7 +75,10 @@ def claim(folder: Path, resume: bool, training: Outcomes, held_out: Outcomes | N
     for data in (training, held_out):
         if data is not None:
             digest.update(data.Z.contiguous().numpy().tobytes() + data.Y.contiguous().numpy().tobytes())
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"The directory {folder} cannot be made ({error.strerror}): give another one.") from error
     mark = folder / "run.txt"
     if resume and mark.exists() and mark.read_text() != digest.hexdigest():
         raise ModelError(
