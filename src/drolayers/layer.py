@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import Nominal
+from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.engine import Backend
 from drolayers.conic.solution import placeholders
@@ -115,6 +116,7 @@ class DROLayer(nn.Module):
         engine: who solves cone programs, by name or as an object; an ``Engine`` brings its own ``gradient`` and
             ``on_failure``.
         proposal: how points are drawn; ``Stratified`` unless given.
+        enumerate_up_to: integer points up to which all are solved rather than sampled; 0 always samples.
         on_failure: "mask" or "raise".
         seed: of the draws; None follows torch's global generator, which ``torch.utils.checkpoint`` restores.
     """
@@ -130,14 +132,15 @@ class DROLayer(nn.Module):
         oracle: str | Oracle = "auto",
         engine: str | Backend | Engine = "auto",
         proposal: Proposal | None = None,
+        enumerate_up_to: int = SMALL,
         on_failure: Literal["mask", "raise"] = "mask",
         seed: int | None = 0,
     ) -> None:
         super().__init__()
         if not isinstance(problem, DecisionProblem):
             raise ModelError(f"DROLayer needs a dro.DecisionProblem, not {type(problem).__name__}.")
-        drawn, whole = 0 if samples == "all" else samples, int | np.integer
-        if not (isinstance(candidates, whole) and isinstance(drawn, whole) and candidates >= 1 and drawn >= 0):
+        drawn, integral = 0 if samples == "all" else samples, int | np.integer
+        if not (isinstance(candidates, integral) and isinstance(drawn, integral) and candidates >= 1 and drawn >= 0):
             raise ModelError(
                 f"DROLayer needs whole numbers candidates >= 1 and samples >= 0 or 'all', "
                 f"not {candidates!r} and {samples!r}."
@@ -153,6 +156,7 @@ class DROLayer(nn.Module):
         self._solver = replace(self.engine, on_failure="mask")
         self.oracle: Oracle | None = make_oracle(oracle, self._solver) if self.mixed_integer else None
         self.proposal: Proposal = proposal or Stratified()
+        self.enumerate_up_to = whole("enumerate_up_to", enumerate_up_to, 0)
         self._rng = None if seed is None else np.random.default_rng(seed)
 
     @property
@@ -229,7 +233,9 @@ class DROLayer(nn.Module):
 
     def _every_point(self) -> Float[Tensor, "point integer"] | None:
         """All feasible integer points, where they are few or were asked for, and there are any."""
-        limit = None if self.samples == "all" else max(SMALL, self.candidates + self._count)
+        if self.samples != "all" and not self.enumerate_up_to:
+            return None
+        limit = None if self.samples == "all" else max(self.enumerate_up_to, self.candidates + self._count)
         points = self.problem.integer_points(limit)
         return points if points is not None and len(points) else None
 

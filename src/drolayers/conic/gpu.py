@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,12 +27,17 @@ EXACT = 1e-9
 enough for the system to be solved."""
 
 
+ROOM = 1e-4
+"""Half the width that a fixed column is given where gradients are smoothed."""
+
+
 class PlanPool:
     """Plans by program and device."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: WeakKeyDictionary[ConeProgram, dict[torch.device, SystemPlan]] = WeakKeyDictionary()
+        self._structures: WeakKeyDictionary[ConeProgram, Any] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PlanPool, ()
@@ -43,6 +49,15 @@ class PlanPool:
             if device not in known:
                 known[device] = SystemPlan.of(program, device)
             return known[device]
+
+    def compiled(self, program: ConeProgram, plan: SystemPlan) -> Any:
+        """The plan in the form that compiled code takes."""
+        with self._lock:
+            if program not in self._structures:
+                from drolayers.conic.lanes import Structure
+
+                self._structures[program] = Structure.of(plan)
+            return self._structures[program]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +75,15 @@ class Batched:
     _plans: PlanPool = field(default_factory=PlanPool, repr=False)
 
     @property
+    def compiled(self) -> bool:
+        """Whether the CPU runs compiled code, without which the method is slow there."""
+        return find_spec("numba") is not None
+
+    def plan(self, program: ConeProgram, device: torch.device) -> SystemPlan:
+        """How the systems of a program are laid out."""
+        return self._plans.get(program, device)
+
+    @property
     def capabilities(self) -> Capabilities:
         """Quadratic objectives over the self-dual cones."""
         symmetric = frozenset({"zero", "nonneg", "soc"})
@@ -75,13 +99,13 @@ class Batched:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
         data = Data.of(self._plans.get(program, values.q.device), values.detach())
         level = 0.0 if gradient is None else _level(gradient)
-        outcome = ipm.solve(data, self.tolerance, self.max_iter, level)
+        outcome = self._run(program, data, level)
         at = outcome.iterate
         # A certificate needs no division by τ, and τ is next to nothing then.
         small = outcome.verdict <= 1
         tau = torch.where(small | (at.tau > 1e-8), at.tau, torch.ones_like(at.tau))
         x, z, s = at.x / tau, at.z / tau, at.s / tau
-        pullback = None if gradient is None else self._pullback(data, level, outcome.anchor)
+        pullback = None if gradient is None else self._pullback(program, data, level, outcome.anchor)
         return Raw(
             (x * data.D).T.contiguous(),
             (z * data.E).T.contiguous(),
@@ -90,6 +114,20 @@ class Batched:
             outcome.steps,
             pullback,
         )
+
+    def _run(self, program: ConeProgram, data: Data, level: float) -> ipm.Outcome:
+        """Compiled, lane by lane, on the CPU; in torch elsewhere, and where numba is missing."""
+        structure = self._structure(program, data)
+        if structure is None:
+            return ipm.solve(data, self.tolerance, self.max_iter, level)
+        from drolayers.conic.lanes_ipm import solve_lanes
+
+        return solve_lanes(structure, data, self.tolerance, self.max_iter, level)
+
+    def _structure(self, program: ConeProgram, data: Data) -> Any:
+        """What compiled code needs, where it can run."""
+        usable = data.q.device.type == "cpu" and self.compiled
+        return self._plans.compiled(program, data.plan) if usable else None
 
     def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
         """The central path has to be met anyway, so the method is run once more."""
@@ -101,22 +139,58 @@ class Batched:
         """The same back end, asked for another accuracy."""
         return replace(self, tolerance=tolerance)
 
-    @staticmethod
-    def _pullback(data: Data, level: float, anchor: ipm.Iterate) -> Pullback:
+    def _pullback(self, program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate) -> Pullback:
         """The implicit function theorem on the central path (see ``adjoint.py``): K (g, h) = (dx, 0).
 
         dq = -g, db = h, dA = -(z gᵀ + h xᵀ), dP = -g xᵀ, taken back to the units of the program.
         """
-        x, z, _, system = ipm.central(data, level, anchor)
+        plan = data.plan
+        if level > EXACT:
+            data, anchor = _opened(program, data, level, anchor)
+        structure = self._structure(program, data)
+        # On the GPU the path is met right away, while its workspace is at hand; on the CPU only if it is asked for.
+        met = None if structure is not None else ipm.central(data, level, anchor)
 
         def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            g, h = system.solve(dx.T.to(x) * data.D, torch.zeros_like(data.b), refine=4)
-            plan = data.plan
+            incoming = (dx.T.to(data.q) * data.D).contiguous()
+            if met is None:
+                from drolayers.conic.lanes_ipm import pull_lanes
+
+                x, z, g, h = pull_lanes(structure, data, level, anchor, incoming)
+            else:
+                x, z, _, system = met
+                g, h = system.solve(incoming, torch.zeros_like(data.b), refine=4)
             dA = -(z[plan.row] * g[plan.column] + h[plan.row] * x[plan.column]) * data.E[plan.row] * data.D[plan.column]
             dP = -g[plan.P_row] * x[plan.P_column] * data.D[plan.P_row] * data.D[plan.P_column]
             return dP.T.to(dx), dA.T.to(dx), (-g * data.D).T.to(dx), (h * data.E).T.to(dx)
 
         return pullback
+
+
+def _opened(program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate) -> tuple[Data, ipm.Iterate]:
+    """Programs whose fixed columns are given a little room, and points inside them.
+
+    A column that is fixed by two equal bounds leaves no interior, and so no central path to differentiate along. With
+    room δ the barrier pins the column with curvature level/δ², and the others follow the path that they would have
+    without it.
+    """
+    below, above = (rows.to(data.b.device) for rows in (program.lower_rows, program.upper_rows))
+    if not below.numel():
+        return data, anchor
+    lower, upper = data.E[below], data.E[above]
+    width = data.b[below] / lower + data.b[above] / upper
+    fixed = width < 2.0 * ROOM
+    if not bool(fixed.any()):
+        return data, anchor
+    b, z, s = data.b.clone(), anchor.z / anchor.tau, anchor.s / anchor.tau
+    for rows, scale in ((below, lower), (above, upper)):
+        room = torch.where(fixed, ROOM - 0.5 * width, torch.zeros_like(width)) * scale
+        b[rows] += room
+        s[rows] = torch.where(fixed, ROOM * scale, s[rows])
+        # The pair's difference is the multiplier of the column; what both have in common is the barrier's.
+        z[rows] = torch.where(fixed, level / (ROOM * scale), z[rows])
+    one = torch.ones_like(anchor.tau)
+    return replace(data, b=b), ipm.Iterate(anchor.x / anchor.tau, z, s, one, one)
 
 
 def _level(gradient: Exact | Smoothed) -> float:

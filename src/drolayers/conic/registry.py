@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Literal
 
+from drolayers.conic.automatic import Automatic
 from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.diffcp import Diffcp
 from drolayers.conic.engine import Backend, Engine, Exact, Smoothed
@@ -12,15 +12,13 @@ from drolayers.conic.gpu import Batched
 from drolayers.conic.moreau import Moreau
 from drolayers.errors import ModelError
 
-BACKENDS: dict[str, type[Moreau] | type[Batched] | type[Diffcp]] = {
+BACKENDS: dict[str, type[Automatic] | type[Moreau] | type[Batched] | type[Diffcp]] = {
+    "auto": Automatic,
     "moreau": Moreau,
     "batched": Batched,
     "diffcp": Diffcp,
 }
 """Engines by name."""
-
-PACKAGES = {"moreau": "moreau", "diffcp": "diffcp"}
-"""The packages that engines need, in the order in which "auto" looks for them."""
 
 
 def make_engine(
@@ -28,7 +26,7 @@ def make_engine(
     gradient: Literal["exact", "smoothed"] | Exact | Smoothed = "exact",
     on_failure: Literal["mask", "raise"] = "mask",
 ) -> Engine:
-    """An engine from its name ("auto": the first that is installed), a back end, or an engine as it is."""
+    """An engine from its name ("auto": the fastest installed, program by program), a back end, or an engine itself."""
     if isinstance(engine, Engine):
         return engine
     if isinstance(gradient, str):
@@ -38,9 +36,7 @@ def make_engine(
     if not isinstance(gradient, Exact | Smoothed):
         raise ModelError(f"gradient must be 'exact', 'smoothed', Exact() or Smoothed(level), not {gradient!r}.")
     if isinstance(engine, str):
-        if engine == "auto":
-            engine = next((name for name, package in PACKAGES.items() if find_spec(package)), "batched")
         if engine not in BACKENDS:
-            raise ModelError(f"There is no engine {engine!r}: choose 'auto' or one of {sorted(BACKENDS)}.")
+            raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(BACKENDS)}.")
         return Engine(BACKENDS[engine](), ClarabelRescue(), gradient, on_failure)
     return Engine(engine, ClarabelRescue(), gradient, on_failure)

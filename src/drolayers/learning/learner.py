@@ -36,6 +36,7 @@ from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import Temperature, check_temperature
+from drolayers.surrogate.proposal import Proposal
 
 RUNNING = ("problem", "model", "nominal", "directory", "resume", "progress", "devices")
 """Settings that say where and on what a learner runs, not what it is."""
@@ -51,8 +52,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         strategy: "decision" (pre-train, then train on decisions) or "prediction" (pre-train only).
         seed: of everything random.
         hidden: widths of the default model.
+        degree: of the polynomials of the covariates that the default model sees.
         candidates: T of the layer.
         samples: S of the layer.
+        proposal: passed to the layer.
+        enumerate_up_to: passed to the layer.
         temperature: λ: a number (absolute), ``dro.RelativeTemperature``, or a callable from the epoch to either;
             relative and annealed unless given.
         gradient: "exact", "smoothed", or "auto": smoothed, with an annealed level, where the solution map is flat.
@@ -110,6 +114,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         devices: int = 1,
         oracle: Any = "auto",
         engine: Any = "auto",
+        proposal: Proposal | None = None,
+        enumerate_up_to: int = 32,
+        degree: int = 1,
     ) -> None:
         self.problem, self.model, self.nominal, self.strategy, self.seed = problem, model, nominal, strategy, seed
         self.hidden, self.candidates, self.samples, self.temperature = hidden, candidates, samples, temperature
@@ -120,6 +127,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self.patience, self.validation_share = patience, validation_share
         self.directory, self.resume, self.progress = directory, resume, progress
         self.devices, self.oracle, self.engine = devices, oracle, engine
+        self.proposal, self.enumerate_up_to = proposal, enumerate_up_to
+        self.degree = degree
 
     def __sklearn_clone__(self) -> Self:
         """An unfitted copy that shares the problem, so that its decisions are named by the same variables."""
@@ -195,7 +204,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise ModelError("resume=True needs directory=..., where the interrupted run kept its checkpoints.")
         if not 0 <= number("validation_share", self.validation_share) < 1:
             raise ModelError(f"validation_share must lie in [0, 1), not {self.validation_share}.")
-        for name, least in (("epochs", 0), ("pretrain_epochs", 0), ("batch_size", 1), ("devices", 1), ("seed", 0)):
+        for name, least in (
+            ("epochs", 0),
+            ("pretrain_epochs", 0),
+            ("batch_size", 1),
+            ("devices", 1),
+            ("seed", 0),
+            ("degree", 1),
+        ):
             whole(name, getattr(self, name), least)
         if self.patience is not None:
             whole("patience", self.patience)
@@ -239,7 +255,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """Model, nominal distribution, projection and layer; what the user gave is copied, not changed."""
         ambiguity = self.problem.ambiguity
         generator = torch.Generator().manual_seed(self.seed)
-        model = SetModel(ambiguity, inputs, self.hidden, generator) if self.model is None else deepcopy(self.model)
+        if self.model is None:
+            model: nn.Module = SetModel(ambiguity, inputs, self.hidden, generator, self.degree)
+        else:
+            model = deepcopy(self.model)
         if nominal is None:
             nominal = KNN(k=getattr(ambiguity, "atoms", 20)) if self.nominal is None else deepcopy(self.nominal)
         method = self.projection
@@ -251,6 +270,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             gradient=Smoothed(self.smoothing) if self._smoothed() else "exact",
             oracle=self.oracle,
             engine=self.engine,
+            proposal=self.proposal,
+            enumerate_up_to=self.enumerate_up_to,
             seed=self.seed,
         )
         return Pipeline(model.double(), nominal, projection, layer)
@@ -352,7 +373,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self._check_fitted()
         pipeline = self.pipeline_
         assert pipeline.nominal is not None
-        model = {"hidden": list(pipeline.model.hidden)} if isinstance(pipeline.model, SetModel) else None
+        model = (
+            {"hidden": list(pipeline.model.hidden), "degree": pipeline.model.degree}
+            if isinstance(pipeline.model, SetModel)
+            else None
+        )
         settings = self.get_params(deep=False)
         header = {
             "inputs": self.n_features_in_,
@@ -384,7 +409,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if learner.model is None:
             if header["model"] is None:
                 raise ModelError(f"{path} was saved with a model of your own: pass one as model=.")
-            learner.hidden = tuple(header["model"]["hidden"])
+            learner.hidden, learner.degree = tuple(header["model"]["hidden"]), int(header["model"].get("degree", 1))
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
         learner.n_features_in_ = int(header["inputs"])
         learner.feature_names_in_ = header.get("columns")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.checks import whole
 from drolayers.errors import ModelError
 
 
@@ -25,6 +26,7 @@ class SetModel(nn.Module):
         inputs: number of covariates.
         hidden: widths of the hidden layers.
         generator: for the initial weights.
+        degree: of the polynomials of the covariates that the networks see; 1 for the covariates alone.
     """
 
     input_shift: Tensor
@@ -39,22 +41,26 @@ class SetModel(nn.Module):
         inputs: int,
         hidden: Sequence[int] = (64, 64),
         generator: torch.Generator | None = None,
+        degree: int = 1,
     ) -> None:
         super().__init__()
         self.inputs, self.hidden = int(inputs), tuple(int(h) for h in hidden)
+        self.degree = whole("degree", degree)
+        seen = polynomials(torch.zeros(1, self.inputs), self.degree).shape[1]
         shapes = ambiguity.parameters
         if not shapes:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         widths = [int(torch.Size(shape).numel()) for shape in shapes.values()]
-        self.networks = nn.ModuleList(_perceptron([self.inputs, *self.hidden, width], generator) for width in widths)
-        self.register_buffer("input_shift", torch.zeros(self.inputs))
-        self.register_buffer("input_scale", torch.ones(self.inputs))
+        self.networks = nn.ModuleList(_perceptron([seen, *self.hidden, width], generator) for width in widths)
+        self.register_buffer("input_shift", torch.zeros(seen))
+        self.register_buffer("input_scale", torch.ones(seen))
         self.register_buffer("centre", torch.zeros(ambiguity.size))
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
 
     def calibrate(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
+        Z = polynomials(Z, self.degree)
         spread = Z.std(0, unbiased=False)
         self.input_shift.copy_(Z.mean(0))
         self.input_scale.copy_(torch.where(spread > 1e-12 * (1.0 + Z.abs().amax(0)), spread, torch.ones_like(spread)))
@@ -65,11 +71,20 @@ class SetModel(nn.Module):
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
-        inner = (z - self.input_shift) / self.input_scale
+        inner = (polynomials(z, self.degree) - self.input_shift) / self.input_scale
         raw = torch.cat([network(inner) for network in self.networks], 1)
         # softplus(ln(e - 1)) = 1: an output of zero gives the typical value.
         above = nn.functional.softplus(raw + 0.5413248546129181) * self.scale
         return torch.where(self.positive, above, self.centre + self.scale * raw)
+
+
+def polynomials(z: Float[Tensor, "batch dz"], degree: int) -> Float[Tensor, "batch monomial"]:
+    """All monomials of the covariates from degree one up to some degree."""
+    columns = range(z.shape[1])
+    parts = [
+        z[:, list(chosen)].prod(1) for d in range(1, degree + 1) for chosen in combinations_with_replacement(columns, d)
+    ]
+    return z if degree == 1 else torch.stack(parts, 1)
 
 
 def _perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:

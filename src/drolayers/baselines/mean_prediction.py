@@ -1,0 +1,79 @@
+"""Predict, then optimise: a network for the conditional mean, and the decision that is best for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, final
+
+import cvxpy as cp
+import torch
+from sklearn.base import BaseEstimator
+
+from drolayers.baselines.base import as_given, checked_problem, contexts, split
+from drolayers.baselines.regression import fit_mean
+from drolayers.baselines.sibling import ExpectedCost
+from drolayers.problem import DecisionProblem
+
+
+@final
+class MeanPrediction(BaseEstimator):  # type: ignore[misc]
+    """Two stages: a network is trained on squared errors, and the decision is taken as if its prediction were certain.
+
+    Args:
+        problem: the decision problem; its set is not used.
+        seed: of everything random.
+        hidden: widths of the network.
+        epochs: passes over the training data.
+        lr: learning rate of Adam, which falls to zero along a half cosine.
+        batch_size: items a step.
+        validation_share: share of the data held out where no validation data are given.
+        oracle: passed to the layer.
+        engine: passed to the layer.
+    """
+
+    def __init__(
+        self,
+        problem: DecisionProblem,
+        seed: int = 0,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        epochs: int = 100,
+        lr: float = 3e-3,
+        batch_size: int = 50,
+        validation_share: float = 0.2,
+        oracle: Any = "auto",
+        engine: Any = "auto",
+    ) -> None:
+        self.problem, self.seed, self.hidden, self.epochs, self.lr = problem, seed, hidden, epochs, lr
+        self.batch_size, self.validation_share, self.oracle, self.engine = batch_size, validation_share, oracle, engine
+
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+        """Train the network; validation data decide which epoch is kept."""
+        checked_problem(self.problem, "MeanPrediction")
+        training, held_out = split(self.problem, Z, Y, validation, self.validation_share, self.seed)
+        self.n_features_in_ = training.Z.shape[1]
+        self.model_, self.history_ = fit_mean(
+            training,
+            held_out,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+        self.expected_ = ExpectedCost(self.problem, 1, oracle=self.oracle, engine=self.engine)
+        return self
+
+    @torch.no_grad()
+    def predict(self, Z: Any) -> Any:
+        """The predicted means ``(n, dim)``."""
+        values = contexts(self, Z)
+        mean = self.model_(values)
+        return mean if isinstance(Z, torch.Tensor) else mean.numpy()
+
+    @torch.no_grad()
+    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+        """The decisions that are best for the predicted means."""
+        values = contexts(self, Z)
+        mean = self.model_(values)[:, None]
+        return as_given(self.expected_.decide(mean, torch.ones_like(mean[..., 0])), Z)

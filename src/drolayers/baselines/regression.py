@@ -1,0 +1,165 @@
+"""A network for the conditional mean, trained on squared errors: the first stage of several baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from drolayers.checks import number, whole
+from drolayers.errors import ModelError
+from drolayers.learning.data import Outcomes, SeededBatches
+
+
+class MeanModel(nn.Module):
+    """A multilayer perceptron for E[y | z], with inputs and outputs in units of the training data.
+
+    Args:
+        inputs: number of covariates.
+        outputs: number of outcomes.
+        hidden: widths of the hidden layers.
+        generator: for the initial weights.
+    """
+
+    input_shift: Tensor
+    input_scale: Tensor
+    output_shift: Tensor
+    output_scale: Tensor
+
+    def __init__(
+        self, inputs: int, outputs: int, hidden: Sequence[int] = (64, 64), generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        widths = [whole("inputs", inputs), *(whole("Every entry of hidden", h) for h in hidden), outputs]
+        for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            linear, last = nn.Linear(fan_in, fan_out), k == len(widths) - 2
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
+            with torch.no_grad():
+                # The last layer begins small, so that training begins at the mean of the data.
+                linear.weight.mul_(0.1 if last else 1.0)
+                linear.bias.zero_()
+            layers += [linear] if last else [linear, nn.ReLU()]
+        self.network = nn.Sequential(*layers)
+        for name, size in (("input", inputs), ("output", outputs)):
+            self.register_buffer(f"{name}_shift", torch.zeros(size))
+            self.register_buffer(f"{name}_scale", torch.ones(size))
+        self.double()
+
+    def calibrate(self, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
+        """Take the units from training data; a constant column has the unit one."""
+        for data, shift, scale in (
+            (Z, self.input_shift, self.input_scale),
+            (Y, self.output_shift, self.output_scale),
+        ):
+            spread = data.std(0, unbiased=False)
+            shift.copy_(data.mean(0))
+            scale.copy_(torch.where(spread > 1e-12 * (1e-300 + data.abs().amax(0)), spread, torch.ones_like(spread)))
+
+    def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch dim"]:
+        """The predicted mean."""
+        inner = (z - self.input_shift) / self.input_scale
+        return self.output_shift + self.output_scale * self.network(inner)
+
+    def error(self, z: Float[Tensor, "batch dz"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
+        """The mean squared error of standardised outcomes."""
+        return ((self(z) - y) / self.output_scale).square().mean()
+
+
+def batches(data: Outcomes, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Contexts and outcomes in an order that depends on the seed and the epoch alone."""
+    order = SeededBatches(len(data), whole("batch_size", batch_size), seed)
+    order.set_epoch(epoch)
+    for rows in order:
+        yield data.Z[rows], data.Y[rows]
+
+
+def train(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    score: Callable[[Outcomes], float],
+    training: Outcomes,
+    held_out: Outcomes | None,
+    *,
+    epochs: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    decay: bool = True,
+) -> list[dict[str, float]]:
+    """Adam on a loss; the module is left at its best epoch on validation data, or at the last without any.
+
+    Args:
+        module: whose parameters are trained.
+        loss: of a batch of contexts and outcomes.
+        score: what to compare epochs by on validation data; smaller is better.
+        training: data to train on.
+        held_out: validation data.
+        epochs: passes over the training data.
+        lr: learning rate.
+        batch_size: items a step.
+        seed: of the order of the batches.
+        decay: whether the rate falls to zero along a half cosine.
+
+    Returns:
+        What was seen, epoch by epoch.
+    """
+    if not number("lr", lr) > 0:
+        raise ModelError(f"lr must be positive, not {lr!r}.")
+    optimiser = torch.optim.Adam(module.parameters(), lr=lr)
+    total = whole("epochs", epochs, 0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(total, 1)) if decay else None
+    best, kept, history = float("inf"), None, []
+    for epoch in range(total):
+        seen, count = 0.0, 0
+        module.train()
+        for z, y in batches(training, batch_size, seed, epoch):
+            value = loss(z, y)
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+            seen, count = seen + float(value.detach()) * len(z), count + len(z)
+        if schedule is not None:
+            schedule.step()
+        row = {"epoch": float(epoch), "loss": seen / count}
+        if held_out is not None:
+            module.eval()
+            with torch.no_grad():
+                row["validation"] = score(held_out)
+            if row["validation"] < best:
+                best, kept = row["validation"], deepcopy(module.state_dict())
+        history.append(row)
+    if kept is not None:
+        module.load_state_dict(kept)
+    module.eval()
+    return history
+
+
+def fit_mean(
+    training: Outcomes,
+    held_out: Outcomes | None,
+    *,
+    hidden: Sequence[int],
+    epochs: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+) -> tuple[MeanModel, list[dict[str, float]]]:
+    """A network for the mean, trained on squared errors and left at its best epoch."""
+    generator = torch.Generator().manual_seed(whole("seed", seed, 0))
+    model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator)
+    model.calibrate(training.Z, training.Y)
+    settings = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "seed": seed}
+    history = train(
+        model,
+        model.error,
+        lambda data: float(model.error(data.Z, data.Y)),
+        training,
+        held_out,
+        **settings,  # type: ignore[arg-type]
+    )
+    return model, history

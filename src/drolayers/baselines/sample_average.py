@@ -1,0 +1,86 @@
+"""Sample average approximation, over all outcomes or over those of similar contexts."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, Self, final
+
+import cvxpy as cp
+import torch
+from sklearn.base import BaseEstimator
+
+from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
+from drolayers.baselines.sibling import ExpectedCost
+from drolayers.errors import ModelError
+from drolayers.nominal import KNN, NominalDistribution
+from drolayers.problem import DecisionProblem
+
+
+@final
+class SampleAverage(BaseEstimator):  # type: ignore[misc]
+    """Minimises the mean cost over all training outcomes: one decision, whatever the context.
+
+    Args:
+        problem: the decision problem; its set is not used.
+        seed: nothing is random here; every policy takes one.
+        oracle: passed to the layer.
+        engine: passed to the layer.
+    """
+
+    def __init__(self, problem: DecisionProblem, seed: int = 0, *, oracle: Any = "auto", engine: Any = "auto") -> None:
+        self.problem, self.seed, self.oracle, self.engine = problem, seed, oracle, engine
+
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+        """Solve for the decision; validation data are not needed."""
+        data = training_data(checked_problem(self.problem, "SampleAverage"), Z, Y)
+        self.n_features_in_ = data.Z.shape[1]
+        count = len(data)
+        model = ExpectedCost(self.problem, count, oracle=self.oracle, engine=self.engine)
+        self.decision_ = model.decide(data.Y[None], torch.full((1, count), 1.0 / count, dtype=torch.float64))
+        return self
+
+    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+        """The one decision, for every context."""
+        count = len(contexts(self, Z))
+        repeated = {v: value.expand(count, *value.shape[1:]).clone() for v, value in self.decision_.items()}
+        return as_given(repeated, Z)
+
+
+@final
+class WeightedSampleAverage(BaseEstimator):  # type: ignore[misc]
+    """Minimises the cost under the nominal distribution Q_z of each context.
+
+    Args:
+        problem: the decision problem; its set is not used.
+        nominal: Q_z; the 20 nearest neighbours unless given.
+        seed: nothing is random here; every policy takes one.
+        oracle: passed to the layer.
+        engine: passed to the layer.
+    """
+
+    def __init__(
+        self,
+        problem: DecisionProblem,
+        nominal: NominalDistribution | None = None,
+        seed: int = 0,
+        *,
+        oracle: Any = "auto",
+        engine: Any = "auto",
+    ) -> None:
+        self.problem, self.nominal, self.seed, self.oracle, self.engine = problem, nominal, seed, oracle, engine
+
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+        """Take in the data; validation data are not needed."""
+        data = training_data(checked_problem(self.problem, "WeightedSampleAverage"), Z, Y)
+        if self.nominal is not None and not isinstance(self.nominal, NominalDistribution):
+            raise ModelError(f"nominal must be an object such as dro.nominal.KNN(k=20), not {self.nominal!r}.")
+        nominal = KNN(k=min(20, len(data))) if self.nominal is None else deepcopy(self.nominal)
+        self.nominal_ = nominal.fit(data.Z, data.Y)
+        self.n_features_in_ = data.Z.shape[1]
+        self.model_ = ExpectedCost(self.problem, self.nominal_.atoms, oracle=self.oracle, engine=self.engine)
+        return self
+
+    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+        """The best decision for each context's own distribution."""
+        values = contexts(self, Z)
+        return as_given(self.model_.decide(*self.nominal_(values)), Z)

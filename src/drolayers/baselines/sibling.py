@@ -1,0 +1,87 @@
+"""The same decisions under another set: how sample averages and point predictions reuse the one reformulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.wasserstein import FLOOR, Wasserstein
+from drolayers.errors import ModelError
+from drolayers.layer import DROLayer
+from drolayers.problem import DecisionProblem
+from drolayers.support import Reals
+from drolayers.uncertainty import Uncertain
+
+RADIUS = 1e-10
+"""Radius of a ball that is as good as its centre, relative to the outcomes: the cost moves by its slope times this,
+less than what a solver can see, and the multiplier of the ball stays bounded."""
+
+
+def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], AmbiguitySet]) -> DecisionProblem:
+    """The problem with the same cost, constraints and decision variables under another set.
+
+    Args:
+        problem: the problem.
+        ambiguity: makes the set from the uncertain vector. It must leave mass no room to move: then the support says
+            nothing that the set does not, and is dropped where the cost can do without it. That makes the program about
+            four times smaller, and no point lies outside.
+    """
+    y, parsed = problem.ambiguity.y, problem.parsed
+    # Second stages need the support: it says for which outcomes they must be feasible.
+    if not isinstance(y.support, Reals) and not len(parsed.forbidden) and not parsed.recourses:
+        free = Uncertain(y.dim, name=y.name())
+        kept = {id(leaf): leaf for leaf in (*problem.cost.variables(), *problem.cost.constants())}
+        try:
+            return DecisionProblem(problem.cost.tree_copy({**kept, id(y): free}), problem.constraints, ambiguity(free))
+        except ModelError:
+            # A convex function of the decision that multiplies y is convex for y ≥ 0 alone.
+            pass
+    return DecisionProblem(problem.cost, problem.constraints, ambiguity(y))
+
+
+def affine(problem: DecisionProblem) -> bool:
+    """Whether the cost is affine in y, so that only the mean of a distribution matters."""
+    parsed = problem.parsed
+    return not parsed.recourses and int(np.bincount(parsed.term, minlength=1).max()) <= 1
+
+
+class ExpectedCost:
+    """Decisions that minimise the expected cost Σ ω_n c(x, y_n) of weighted atoms.
+
+    A ball of radius zero around the atoms is the atoms, so this is the layer on a ball that is next to nothing. Where
+    the cost is affine in y the atoms are replaced by their mean, which is exact and much cheaper.
+
+    Args:
+        problem: the problem whose cost and constraints are meant.
+        atoms: number of atoms.
+        layer: settings of the layer, such as ``oracle`` and ``engine``.
+    """
+
+    def __init__(self, problem: DecisionProblem, atoms: int, **layer: Any) -> None:
+        self.mean_only = affine(problem)
+        count = 1 if self.mean_only else atoms
+        self.problem = sibling(problem, lambda y: Wasserstein(y, count))
+        self.layer = DROLayer(self.problem, **layer).eval()
+
+    @torch.no_grad()
+    def decide(
+        self, atoms: Float[Tensor, "batch atom dim"], weights: Float[Tensor, "batch atom"]
+    ) -> dict[cp.Variable, Tensor]:
+        """One decision an item; NaN where there is none."""
+        if self.mean_only:
+            atoms = (weights[..., None] * atoms).sum(1, keepdim=True)
+            weights = torch.ones_like(atoms[..., 0])
+        # A batch of programs with many atoms is large, so they are solved in parts.
+        chunk = max(1, 50_000 // atoms.shape[1])
+        parts = []
+        for some, omega in zip(atoms.split(min(chunk, 512)), weights.split(min(chunk, 512)), strict=True):
+            radius = RADIUS * some.abs().amax((1, 2)).clamp(min=100.0 * FLOOR / RADIUS)
+            parts.append(self.layer(radius[:, None], (some, omega)).best)
+        return {variable: torch.cat([part[variable] for part in parts]) for variable in parts[0]}

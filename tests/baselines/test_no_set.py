@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import drolayers as dro
+from drolayers.ambiguity.moments import Norm
+from drolayers.baselines import MeanPrediction, NoSet
+from drolayers.baselines.no_set import SIGMA
+from drolayers.baselines.sibling import sibling
+from drolayers.problems import Newsvendor, Portfolio
+from tests.baselines.problems import Shop, sales
+
+
+@pytest.mark.parametrize("made", [Newsvendor("SOC-II"), Portfolio(5), Portfolio(5, binaries=2)])
+def test_a_set_this_small_is_its_point(made) -> None:
+    """The worst-case cost over the set is the cost at the point, and the decision is the best one there."""
+    rng = np.random.default_rng(0)
+    dim = made.problem.ambiguity.y.dim
+    points = torch.as_tensor(made.draw(6, rng)[1] if dim == 4 else 0.03 * rng.standard_normal((6, dim)))
+    spread = float((points - points.mean(0)).abs().sum(1).mean())
+    point_problem = sibling(made.problem, lambda y: dro.MomentSet(y, [Norm(1, sigma=SIGMA * spread)]))
+    decision = dro.DROLayer(point_problem).eval()(points)
+    assert bool((decision.status == 0).all())
+    cost = made.problem.loss(decision.best, points)
+    slope = 10.0
+    np.testing.assert_allclose(decision.value, cost, atol=slope * SIGMA * spread)
+    if isinstance(made, Portfolio):
+        np.testing.assert_allclose(-cost, made.best_return(points.numpy()), atol=slope * SIGMA * spread)
+
+
+def test_where_the_solution_map_is_flat() -> None:
+    flat = sibling(Portfolio(5).problem, lambda y: dro.MomentSet(y, [Norm(1, sigma=1e-6)]))
+    steep = sibling(Shop().problem, lambda y: dro.MomentSet(y, [Norm(1, sigma=1e-6)]))
+    assert flat.program.flat
+    assert not steep.program.flat
+    mu = torch.tensor([[1.5, 2.0], [2.2, 1.0]], dtype=torch.float64, requires_grad=True)
+    shop_decision = dro.DROLayer(steep)(mu).best
+    (stock,) = shop_decision.values()
+    jacobian = [torch.autograd.grad(stock[:, k].sum(), mu, retain_graph=True)[0] for k in range(2)]
+    np.testing.assert_allclose(torch.stack(jacobian, 1), torch.eye(2).expand(2, 2, 2), atol=1e-5)
+
+
+def test_the_point_moves_to_the_quantile() -> None:
+    """Trained on decisions, the point leaves the mean: at the optimum 1 - 4 P(y > s) + P(y ≤ s) = 0."""
+    rng = np.random.default_rng(0)
+    shop = Shop()
+    Z = rng.uniform(size=(200, 1))
+    Y = 0.5 + 0.5 * rng.lognormal(0.0, 1.2, size=(200, 2))
+    mean = MeanPrediction(shop.problem, hidden=(8,), epochs=10).fit(Z, Y)
+    policy = NoSet(
+        shop.problem, hidden=(8,), pretrain_epochs=10, epochs=15, lr=0.03, progress=False, learner={"lr_divisor": 1.0}
+    ).fit(Z, Y)
+    losses = [
+        float(shop.problem.loss({v: torch.as_tensor(x) for v, x in p.decide(Z).items()}, torch.as_tensor(Y)).mean())
+        for p in (mean, policy)
+    ]
+    assert losses[1] < losses[0]
+    share = (policy.decide(Z)[shop.retail] < Y).mean()
+    assert share == pytest.approx(0.4, abs=0.08)
+    assert list(policy.history_) == ["mean", "decision"]
+
+
+def test_it_learns_where_exact_gradients_vanish() -> None:
+    rng = np.random.default_rng(1)
+    portfolio = Portfolio(4)
+    Z = rng.uniform(-1, 1, (300, 1))
+    mean = 0.02 * np.concatenate([Z, -Z, 0 * Z, 0 * Z - 0.01], 1)
+    Y = mean + 0.01 * rng.standard_normal((300, 4))
+    policy = NoSet(portfolio.problem, hidden=(8,), pretrain_epochs=0, epochs=15, lr=1e-2, progress=False).fit(Z, Y)
+    weights = portfolio.weights(policy.decide(Z))
+    assert (weights * mean).sum(1).mean() > 0.8 * mean.max(1).mean()
+    again = NoSet(portfolio.problem, hidden=(8,), pretrain_epochs=0, epochs=15, lr=1e-2, progress=False).fit(Z, Y)
+    np.testing.assert_array_equal(weights, portfolio.weights(again.decide(Z)))
+
+
+def test_integers() -> None:
+    shop, (Z, Y) = Shop(lots=True), sales()
+    policy = NoSet(shop.problem, hidden=(8,), pretrain_epochs=3, epochs=2, progress=False).fit(Z, Y)
+    assert shop.lots is not None
+    assert set(np.unique(policy.decide(Z)[shop.lots])) <= {0.0, 1.0}

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import drolayers as dro
+from drolayers.baselines import FullKnowledge, MeanPrediction, PredictionFocused
+from drolayers.problems import Newsvendor, Portfolio
+from tests.baselines.problems import Shop, sales
+
+
+def test_the_mean_is_learnt_and_decided_upon() -> None:
+    rng = np.random.default_rng(0)
+    portfolio = Portfolio(4)
+    Z = rng.uniform(-1, 1, (600, 2))
+    mean = 0.02 * np.stack([Z[:, 0], -Z[:, 0], Z[:, 1], -Z[:, 1]], 1)
+    Y = mean + 0.01 * rng.standard_normal((600, 4))
+    policy = MeanPrediction(portfolio.problem, hidden=(16,), epochs=30, lr=1e-2).fit(Z[:400], Y[:400])
+    predicted = policy.predict(Z[400:])
+    assert np.sqrt(np.mean((predicted - mean[400:]) ** 2)) < 0.003
+    weights = portfolio.weights(policy.decide(Z[400:]))
+    np.testing.assert_allclose((weights * predicted).sum(1), predicted.max(1), atol=1e-6)
+    best = min(row["validation"] for row in policy.history_)
+    assert best < policy.history_[0]["validation"]
+
+
+def test_the_best_epoch_is_kept() -> None:
+    shop, (Z, Y) = Shop(), sales()
+    held_out = sales(20, seed=1)
+    policy = MeanPrediction(shop.problem, hidden=(8,), epochs=12, lr=0.3).fit(Z, Y, held_out)
+    kept = policy.model_.error(*(torch.as_tensor(part) for part in held_out))
+    assert float(kept.detach()) == pytest.approx(min(row["validation"] for row in policy.history_), rel=1e-9)
+
+
+def test_decisions_at_a_point_meet_its_demand() -> None:
+    shop, (Z, Y) = Shop(), sales()
+    policy = MeanPrediction(shop.problem, hidden=(8,), epochs=5).fit(Z, Y)
+    small = policy.predict(Z).sum(1) < 5.5
+    assert small.any()
+    # Stock costs one and a shortage four: what is certain to be asked for is bought.
+    np.testing.assert_allclose(policy.decide(Z)[shop.retail][small], policy.predict(Z)[small], atol=1e-6)
+
+
+def test_one_seed_one_result() -> None:
+    shop, (Z, Y) = Shop(), sales()
+    first, second, other = (
+        MeanPrediction(shop.problem, seed, hidden=(8,), epochs=3).fit(Z, Y).predict(Z) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(first - other).max() > 1e-6
+
+
+def test_prediction_focused_is_the_learner_without_decisions() -> None:
+    shop, (Z, Y) = Shop(), sales()
+    quick = {"hidden": (8,), "pretrain_epochs": 3, "progress": False, "nominal": dro.nominal.KNN(k=5)}
+    policy = PredictionFocused(shop.problem, **quick).fit(Z, Y)
+    same = dro.DecisionFocusedLearner(shop.problem, strategy="prediction", **quick).fit(Z, Y)
+    np.testing.assert_array_equal(policy.decide(Z)[shop.retail], same.decide(Z)[shop.retail])
+    assert list(policy.history_) == ["prediction"]
+    with pytest.raises(dro.ModelError, match="strategy"):
+        PredictionFocused(shop.problem, strategy="decision")
+
+
+def test_full_knowledge_is_the_benchmark() -> None:
+    made = Newsvendor("SOC-II")
+    Z = np.array([[0.1], [0.5], [0.8]])
+    policy = FullKnowledge(made.problem, made.full_knowledge).fit(None, None)
+    decision = policy.decide(Z)
+    retail, wholesale = made.benchmark(Z)
+    np.testing.assert_allclose(decision[made.retail], retail, atol=1e-6)
+    np.testing.assert_array_equal(decision[made.wholesale], wholesale)
+    named = FullKnowledge(made.problem, lambda z: made.problem.ambiguity.unpack(made.full_knowledge(z)))
+    np.testing.assert_allclose(named.decide(Z)[made.retail], retail, atol=1e-6)
+    y = dro.Uncertain(2)
+    ball = dro.DecisionProblem(Shop().cost(y), [], dro.Wasserstein(y, 2))
+    with pytest.raises(dro.ModelError, match="ball"):
+        FullKnowledge(ball, made.full_knowledge).fit(None, None)
