@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 BENCHMARKS ?= $(sort $(wildcard benchmarks/*.py))
 
-.PHONY: demo test bench format clean
+.PHONY: demo test docs reproduce bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -17,6 +17,15 @@ test: $(STAMP)
 	$(BIN)/mypy src
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+docs: $(STAMP)
+	$(INSTALL) -e '.[docs]'
+	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/check.py site
+
+reproduce: $(STAMP)
+	$(BIN)/python -m drolayers.cli reproduce --jobs 2
+	$(BIN)/python -m drolayers.cli report
 
 bench: $(STAMP)
 	$(INSTALL) -e '.[bench]'

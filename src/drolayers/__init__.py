@@ -50,7 +50,7 @@ _HOME = {
     "cvar": "cost.risk",
     "recourse": "cost.recourse",
 }
-_MODULES = {"moments": "ambiguity.moments", "nominal": "nominal", "support": "support"}
+_MODULES = {"moments": "ambiguity.moments", "nominal": "nominal", "plot": "plot", "support": "support"}
 
 __all__ = [
     "Annealed",

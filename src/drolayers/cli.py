@@ -1,4 +1,4 @@
-"""The command line: train a built-in problem, and decide with what was trained.
+"""The command line: train a built-in problem, decide with what was trained, and repeat the paper's experiments.
 
 Exit codes: 0 done; 1 it could not be done (a sentence on standard error says why); 2 wrong use of the command.
 """
@@ -38,6 +38,7 @@ app = typer.Typer(
     "Train on a problem of the paper with [bold]run[/], then decide for your own contexts with [bold]decide[/]:\n\n"
     "    drolayers run newsvendor --out runs/newsvendor\n\n"
     "    drolayers decide runs/newsvendor contexts.csv\n\n"
+    "Repeat the experiments of the paper with [bold]reproduce[/] and read them with [bold]report[/].\n\n"
     "Exit codes: 0 done; 1 could not be done, with one sentence on standard error; 2 wrong use of the command.",
     rich_markup_mode="rich",
 )
@@ -199,6 +200,56 @@ def decide(
         if missing:
             advice = " ".join(sorted({s.advice for s in decision.statuses if not s.ok}))
             raise ModelError(f"{missing} of {len(rows)} contexts have no decision: {advice}")
+
+
+@app.command()
+def reproduce(
+    only: Annotated[
+        list[str] | None, typer.Option(help="An experiment: newsvendor, portfolio, mixed, robustness or time; repeat.")
+    ] = None,
+    protocol: Annotated[
+        list[str] | None, typer.Option(help="paper, paper-published-weights or strong; repeat. All unless given.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of everything that is random.")] = 10,
+    quick: Annotated[bool, typer.Option("--quick", help="Everything, small and with one seed, in minutes.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for results; what is finished in it is not run again.")] = Path(
+        "runs/reproduce"
+    ),
+) -> None:
+    """Repeat the experiments of the paper, and one of ours; an interrupted run goes on where it stopped.
+
+    Results are one file a task, and all of them in results.csv. Read them with [bold]report[/].
+    """
+    with _one_sentence():
+        folder = _writable(out)
+        from drolayers.experiments.reproduce import plan
+        from drolayers.experiments.reproduce import reproduce as run_plan
+
+        rows, failures = run_plan(plan(only or (), protocol or (), seeds, quick), folder, jobs)
+        print(f"{len(rows)} figures in {folder / 'results.csv'}")
+        for failure in failures:
+            print(f"drolayers: {failure}", file=sys.stderr)
+        if failures:
+            raise ModelError(
+                f"{len(failures)} tasks failed and all others are kept: run the same command to try again."
+            )
+
+
+@app.command()
+def report(
+    source: Annotated[Path, typer.Option("--from", help="Folder that [bold]reproduce[/] wrote.")] = Path(
+        "runs/reproduce"
+    ),
+    out: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("report.html"),
+    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown to this file.")] = None,
+) -> None:
+    """Write one self-contained page with the results of [bold]reproduce[/] beside the paper's."""
+    with _one_sentence():
+        from drolayers.experiments.report import write_report
+
+        for path in write_report(source, out, markdown):
+            print(f"Wrote {path}")
 
 
 @contextmanager

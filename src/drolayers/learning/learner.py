@@ -66,7 +66,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         leave_one_out: whether a training point is kept out of its own nominal distribution.
         pretrain_epochs: epochs of prediction-focused training.
         pretrain_lr: its learning rate, or a callable from the epoch to one.
+        locations: what prediction-focused training fits locations to, "nominal" (Q_z, as in the paper) or "outcomes"
+            (those of the training points themselves, without the neighbours' bias).
         epochs: epochs of decision-focused training.
+        anchor: weight, beside the decision loss, of the squared distance of locations to outcomes in typical units;
+            against overfitting.
         lr: its learning rate, or a callable from the epoch to one.
         lr_divisor: what rates that are numbers are divided by, every quarter of the first training and every third of
             the second.
@@ -117,6 +121,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         proposal: Proposal | None = None,
         enumerate_up_to: int = 32,
         degree: int = 1,
+        locations: Literal["nominal", "outcomes"] = "nominal",
+        anchor: float = 0.0,
     ) -> None:
         self.problem, self.model, self.nominal, self.strategy, self.seed = problem, model, nominal, strategy, seed
         self.hidden, self.candidates, self.samples, self.temperature = hidden, candidates, samples, temperature
@@ -128,7 +134,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self.directory, self.resume, self.progress = directory, resume, progress
         self.devices, self.oracle, self.engine = devices, oracle, engine
         self.proposal, self.enumerate_up_to = proposal, enumerate_up_to
-        self.degree = degree
+        self.degree, self.locations, self.anchor = degree, locations, anchor
 
     def __sklearn_clone__(self) -> Self:
         """An unfitted copy that shares the problem, so that its decisions are named by the same variables."""
@@ -170,7 +176,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self.history_: dict[str, list[dict[str, float]]] = {}
         self._pretrain(data)
         if self.strategy == "decision" and self.epochs:
-            self._train("decision", self._decision_module(), data, self.epochs, "val_decision_loss")
+            self._train("decision", self._decision_module(training), data, self.epochs, "val_decision_loss")
         self.pipeline_.eval()
         return self
 
@@ -189,7 +195,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             return
         loss = PredictionLoss(ambiguity, data.training.Y)
         rate = rate_schedule(self.pretrain_lr, self.lr_divisor, self.pretrain_epochs // 4)
-        module = PredictionModule(self.pipeline_, loss, rate, self.pretrain_epochs // 2)
+        outcomes = self.locations == "outcomes"
+        module = PredictionModule(self.pipeline_, loss, rate, self.pretrain_epochs // 2, outcomes)
         self._train("prediction", module, data, self.pretrain_epochs, "val_prediction_loss")
 
     def _check(self) -> None:
@@ -200,6 +207,12 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise ModelError(f"strategy must be 'decision' or 'prediction', not {self.strategy!r}.")
         if self.gradient not in ("auto", "exact", "smoothed"):
             raise ModelError(f"gradient must be 'auto', 'exact' or 'smoothed', not {self.gradient!r}.")
+        if self.locations not in ("nominal", "outcomes"):
+            raise ModelError(f"locations must be 'nominal' or 'outcomes', not {self.locations!r}.")
+        if not number("anchor", self.anchor) >= 0:
+            raise ModelError(f"anchor must not be negative, but is {self.anchor!r}.")
+        if self.anchor and self.problem.ambiguity.needs_nominal:
+            raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
         if self.resume and self.directory is None:
             raise ModelError("resume=True needs directory=..., where the interrupted run kept its checkpoints.")
         if not 0 <= number("validation_share", self.validation_share) < 1:
@@ -292,12 +305,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not self.leave_one_out or len(training) == 1:
             training.training = False
 
-    def _decision_module(self) -> DecisionModule:
+    def _decision_module(self, training: Outcomes) -> DecisionModule:
         """The second training."""
         smoothing = smoothing_schedule(self.smoothing, self.epochs) if self._smoothed() else None
         temperature = temperature_schedule(self.temperature, self.epochs)
         rate = rate_schedule(self.lr, self.lr_divisor, self.epochs // 3)
-        return DecisionModule(self.pipeline_, temperature, smoothing, rate)
+        loss = PredictionLoss(self.problem.ambiguity, training.Y) if self.anchor else None
+        return DecisionModule(self.pipeline_, temperature, smoothing, rate, self.anchor, loss)
 
     def _train(self, name: str, module: Any, data: OutcomeData, epochs: int, monitor: str) -> None:
         """Run one stage and keep its best epoch."""

@@ -97,7 +97,15 @@ class _Training(pl.LightningModule):
 
 
 class PredictionModule(_Training):
-    """Prediction-focused training of the model: location parameters first, then bounds."""
+    """Prediction-focused training of the model: location parameters first, then bounds.
+
+    Args:
+        pipeline: the parts.
+        loss: the two-term loss.
+        rate: learning rate by epoch.
+        location_epochs: epochs on the first term alone.
+        outcomes: whether locations are fitted to the outcomes themselves rather than to their neighbours.
+    """
 
     def __init__(
         self,
@@ -105,18 +113,19 @@ class PredictionModule(_Training):
         loss: PredictionLoss,
         rate: RateSchedule,
         location_epochs: int,
+        outcomes: bool = False,
     ) -> None:
         super().__init__(pipeline, rate)
-        self.loss, self.location_epochs = loss, location_epochs
+        self.loss, self.location_epochs, self.outcomes = loss, location_epochs, outcomes
 
     def _loss(self, batch: Batch, phase: Literal["location", "bound"]) -> Tensor:
         """The mean two-term loss of a batch."""
-        z, _, rows = batch
+        z, y, rows = batch
         if not len(z):
             return self.pipeline.nothing()
         nominal = self.pipeline.around(z, rows if bool((rows >= 0).all()) else None)
         assert nominal is not None
-        return self.loss(self.pipeline.model(z), nominal, phase)
+        return self.loss(self.pipeline.model(z), nominal, phase, y if self.outcomes else None)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
@@ -141,6 +150,9 @@ class DecisionModule(_Training):
         temperature: λ by epoch.
         smoothing: level of smoothing by epoch; None for exact gradients.
         rate: learning rate by epoch.
+        anchor: weight of the first term of the prediction-focused loss, taken at the outcomes, beside the decision
+            loss; it keeps locations where the data are while decisions shape the rest.
+        loss: that loss; needed where the weight is not zero.
     """
 
     def __init__(
@@ -149,9 +161,11 @@ class DecisionModule(_Training):
         temperature: TemperatureSchedule,
         smoothing: SmoothingSchedule | None,
         rate: RateSchedule,
+        anchor: float = 0.0,
+        loss: PredictionLoss | None = None,
     ) -> None:
         super().__init__(pipeline, rate)
-        self.temperature, self.smoothing = temperature, smoothing
+        self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
         self._backward_from = 0.0
         self._validated = [0.0, 0, 0]
 
@@ -180,6 +194,9 @@ class DecisionModule(_Training):
         clock.append(time.perf_counter())
         mine = decision.ok.sum()
         loss = self._average(total, mine)
+        if self.anchor and self.loss is not None and nominal is not None:
+            held = self.loss(raw, nominal, "location", y) / self.loss.scale.numel()
+            loss = loss + self._average(self.anchor * held * len(z), torch.tensor(float(len(z))))
         self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), clock)
         self._backward_from = time.perf_counter()
         return loss

@@ -7,6 +7,9 @@ The paper's loss has two terms for every moment,
 the first for the location parameters α, the second for the bound σ (there α is held fixed). In phase "location" only
 the first is used, then both. Parameters that the first term would drive to zero without a meaning (a direction μ, a
 learnable matrix) are left where they are.
+
+E_Q is an average over neighbours, which flattens what is curved. Locations can be fitted to the outcomes themselves
+instead, which are unbiased; bounds cannot, since a single outcome has no spread.
 """
 
 from __future__ import annotations
@@ -45,20 +48,35 @@ class PredictionLoss:
         self.scale = torch.cat(sigma) if sigma else torch.ones(1)
 
     def __call__(
-        self, theta: Float[Tensor, "batch theta"], nominal: Nominal, phase: Literal["location", "bound"]
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Nominal,
+        phase: Literal["location", "bound"],
+        outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean loss of a batch."""
-        assert isinstance(self.ambiguity, MomentSet)
+        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
         atoms, weights = nominal
-        located = self._without(theta, self.skipped)
-        learnt = [moment.sigma is None for moment in self.ambiguity.moments for _ in range(moment.bounds)]
-        expected = (weights[..., None] * self.ambiguity.values(located, atoms.to(theta))).sum(1)[:, learnt]
-        scale = self.scale.to(theta)
-        first = (expected / scale).abs().sum(1).mean()
+        centres = nominal if outcomes is None else (outcomes[:, None], torch.ones_like(outcomes[:, :1]))
+        first = (self._expected(theta, centres) / self.scale.to(theta)).abs().sum(1).mean()
         if phase == "location":
             return first
-        sigma = torch.cat(self.ambiguity.sigmas(theta), 1)[:, learnt]
-        return first + ((expected.detach() - sigma) / scale).abs().sum(1).mean()
+        assert isinstance(self.ambiguity, MomentSet)
+        expected = self._expected(theta.detach(), (atoms, weights))
+        sigma = torch.cat(self.ambiguity.sigmas(theta), 1)[:, self._learnt]
+        return first + ((expected - sigma) / self.scale.to(theta)).abs().sum(1).mean()
+
+    @property
+    def _learnt(self) -> list[bool]:
+        """Which bounds are learnt."""
+        assert isinstance(self.ambiguity, MomentSet)
+        return [moment.sigma is None for moment in self.ambiguity.moments for _ in range(moment.bounds)]
+
+    def _expected(self, theta: Tensor, nominal: Nominal) -> Float[Tensor, "batch bound"]:
+        """E_Q[g_i(y, α_i)] of the bounds that are learnt."""
+        assert isinstance(self.ambiguity, MomentSet)
+        atoms, weights = nominal
+        values = self.ambiguity.values(self._without(theta, self.skipped), atoms.to(theta))
+        return (weights[..., None] * values).sum(1)[:, self._learnt]
 
     def _without(self, theta: Tensor, names: list[str]) -> Tensor:
         """θ with some parameters held fixed."""

@@ -81,6 +81,19 @@ class Newsvendor:
         mean, deviation = self.conditional(Z)
         return Z, mean + deviation * rng.standard_normal(mean.shape)
 
+    def demands(self, Z: Array, count: int, rng: np.random.Generator, shift: float = 0.0, scale: float = 1.0) -> Array:
+        """Demands ``(n, count, 4)`` for contexts, also from conditional distributions moved away from the usual ones.
+
+        Args:
+            Z: contexts ``(n, 1)``.
+            count: demands for each.
+            rng: the source of noise.
+            shift: added to the means.
+            scale: of the standard deviations.
+        """
+        mean, deviation = self.conditional(Z)
+        return mean[:, None] + shift + scale * deviation[:, None] * rng.standard_normal((len(mean), count, 4))
+
     def full_knowledge(self, Z: Array) -> Float[Tensor, "n theta"]:
         """θ of the prediction-focused benchmark: the true conditional mean and moments."""
         mean, deviation = self.conditional(Z)
@@ -88,6 +101,11 @@ class Newsvendor:
         second = (deviation**2).sum(1, keepdims=True)
         bounds = {"SOC-I": (first,), "SOC-II": (second,), "SOC-III": (first, second)}[self.ambiguity]
         return torch.as_tensor(np.concatenate([part for bound in bounds for part in (mean, bound)], 1))
+
+    @property
+    def _fractile(self) -> Array:
+        """The share of demands that the best stock at retail covers."""
+        return (self.shortage - self.retail_price) / (self.shortage + self.holding)
 
     def expected_cost(self, Z: Array, retail: Array, wholesale: Array) -> Array:
         """The expected cost of decisions under the true conditional distribution, in closed form; ``(n,)``."""
@@ -97,8 +115,7 @@ class Newsvendor:
         """The decisions that are best under the true conditional distribution: item by item, lot or no lot."""
         mean, deviation = self.conditional(Z)
         # At retail the best stock is a quantile; a lot can only be topped up.
-        fractile = (self.shortage - self.retail_price) / (self.shortage + self.holding)
-        target = mean + deviation * norm.ppf(fractile)
+        target = mean + deviation * norm.ppf(self._fractile)
         choices = [(np.maximum(target - self.lot * lot, 0.0), np.full_like(mean, lot)) for lot in (0.0, 1.0)]
         costs = [self._item_costs(mean, deviation, retail, wholesale) for retail, wholesale in choices]
         lot_wins = costs[1] < costs[0]
@@ -113,6 +130,38 @@ class Newsvendor:
             torch.cat([part[self.retail] for part in parts]).numpy(),
             torch.cat([part[self.wholesale] for part in parts]).numpy(),
         )
+
+    def realised_cost(self, retail: Array, wholesale: Array, Y: Array) -> Array:
+        """The cost of decisions ``(n, 4)`` for demands ``(n, 4)``, or ``(n, m, 4)`` for m demands each."""
+        stock = retail + self.lot * wholesale
+        paid = (retail * self.retail_price + wholesale * self.lot * self.wholesale_price).sum(-1)
+        if Y.ndim == 3:
+            stock, paid = stock[:, None], paid[:, None]
+        mismatch = np.maximum(self.shortage * (Y - stock), self.holding * (stock - Y)).sum(-1)
+        return np.asarray(paid + mismatch)
+
+    def sampled_optimum(self, rng: np.random.Generator, contexts: int = 400, demands: int = 200) -> float:
+        """The optimal expected cost as the paper estimates it: for every context the best decision for a sample.
+
+        That decision is fitted to the sample that it is judged by, so the estimate is a little too low on average.
+
+        Args:
+            rng: for contexts and demands.
+            contexts: how many.
+            demands: drawn for each.
+        """
+        mean, deviation = self.conditional(rng.uniform(size=(contexts, 1)))
+        Y = np.sort(mean[:, None] + deviation[:, None] * rng.standard_normal((contexts, demands, 4)), axis=1)
+        # The best stock at retail is a quantile of the sample, and costs are convex, so a lot is topped up to it.
+        position = np.ceil(demands * self._fractile - 1e-9).astype(int) - 1
+        target = np.stack([Y[:, position[item], item] for item in range(4)], 1)
+        costs = []
+        for lot in (0.0, 1.0):
+            retail = np.maximum(target - self.lot * lot, 0.0)
+            stock = (retail + self.lot * lot)[:, None]
+            mismatch = np.maximum(self.shortage * (Y - stock), self.holding * (stock - Y)).mean(1)
+            costs.append(retail * self.retail_price + lot * self.lot * self.wholesale_price + mismatch)
+        return float(np.minimum(*costs).sum(1).mean())
 
     def mean_cost(self, policy: Callable[[Array], tuple[Array, Array]], points: int = 1000) -> float:
         """The expected cost of a policy over contexts and demands.

@@ -45,6 +45,15 @@ class PortfolioData:
         noise = s * rng.randn(count, assets) * np.abs(z).sum(1, keepdims=True)
         return cls(10 * z, mean + e @ C + noise, mean)
 
+    def shifted(self, shift: Array | float = 0.0, scale: float = 1.0) -> PortfolioData:
+        """The same contexts with returns moved away: y' = mean + shift + scale·(y - mean).
+
+        Args:
+            shift: of the means, one an asset or one for all.
+            scale: of the noise.
+        """
+        return PortfolioData(self.Z, self.mean + shift + scale * (self.Y - self.mean), self.mean + shift)
+
     def split(self, *sizes: int) -> list[PortfolioData]:
         """Consecutive parts; the paper's are 2500, 500 and 1000."""
         if sum(sizes) > len(self.Z):
@@ -93,3 +102,12 @@ class Portfolio:
         free = mean[:, self.binaries :].max(1)
         lots = np.maximum(mean[:, : self.binaries] - free[:, None], 0.0).sum(1) / self.assets
         return free + lots
+
+    def best_weights(self, mean: Array) -> Array:
+        """The portfolios ``(n, assets)`` that attain :meth:`best_return`."""
+        best = self.binaries + mean[:, self.binaries :].argmax(1)
+        rows = np.arange(len(mean))
+        weights = np.zeros_like(mean)
+        weights[:, : self.binaries] = (mean[:, : self.binaries] > mean[rows, best][:, None]) / self.assets
+        weights[rows, best] = 1.0 - weights.sum(1)
+        return weights
