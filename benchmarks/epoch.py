@@ -17,41 +17,19 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import contextmanager
 from typing import Any
 
-import cvxpy as cp
-import numpy as np
 import torch
-from cvxpylayers.torch import CvxpyLayer
-from torch import Tensor
+from paper_pipeline import STAGES, Stopwatch, run_paper_pipeline
 
 import drolayers as dro
-from drolayers.conic.compile import compile_program
 from drolayers.integer import BranchAndBound
-from drolayers.integer.scip import SCIP
 from drolayers.learning.data import SeededBatches
 from drolayers.learning.module import Pipeline
 from drolayers.problems import Portfolio, PortfolioData
 
 ASSETS, POINTS, BATCH, CANDIDATES, SAMPLES, NEIGHBOURS = 60, 2500, 100, 3, 4, 20
 LOTS = ASSETS // 5
-STAGES = ("learning", "projection", "integer", "layer", "backward")
-
-
-class Stopwatch:
-    """Seconds by stage."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock, self.seconds = clock, dict.fromkeys(STAGES, 0.0)
-
-    @contextmanager
-    def stage(self, name: str) -> Any:
-        """Add what happens inside to a stage."""
-        start = self.clock()
-        yield
-        self.seconds[name] += self.clock() - start
 
 
 class TimedOracle:
@@ -97,57 +75,6 @@ def ours(pipeline: Pipeline, data: PortfolioData, batches: int | None, watch: St
     return steps, masked
 
 
-def published_projection() -> CvxpyLayer:
-    """The projection layer of the published portfolio."""
-    mu, sigma = cp.Variable(ASSETS), cp.Variable(ASSETS)
-    mu0, sigma0, atoms = cp.Parameter(ASSETS), cp.Parameter(ASSETS), cp.Parameter((NEIGHBOURS, ASSETS))
-    deviation = atoms - np.ones((NEIGHBOURS, 1)) @ cp.reshape(mu, (1, ASSETS), order="C")
-    constraints = [cp.sum(cp.square(deviation), axis=0) / NEIGHBOURS <= sigma]
-    objective = cp.Minimize(5 * cp.norm(mu - mu0) + cp.norm(sigma - sigma0))
-    return CvxpyLayer(cp.Problem(objective, constraints), parameters=[mu0, sigma0, atoms], variables=[mu, sigma])
-
-
-def written_out(lots: Any, free: cp.Variable, mu: cp.Parameter, sigma: cp.Parameter) -> cp.Problem:
-    """The dual as the paper writes it: (yᵢ - μᵢ)² ≤ uᵢ is (uᵢ + 1, uᵢ - 1, 2yᵢ - 2μᵢ) in a cone, with multiplier η."""
-    x = cp.hstack([lots / ASSETS, free])
-    r, beta = cp.Variable(), cp.Variable(ASSETS, nonneg=True)
-    eta = [cp.Variable(ASSETS) for _ in range(3)]
-    constraints = [
-        r >= cp.sum(eta[0] - eta[1]) - 2 * (mu @ eta[2]),
-        2 * eta[2] == x,
-        eta[0] + eta[1] == beta,
-        cp.SOC(eta[0], cp.vstack(eta[1:]), axis=0),
-        cp.sum(x) == 1,
-    ]
-    return cp.Problem(cp.Minimize(r + sigma @ beta), constraints)
-
-
-def theirs(raw: Tensor, atoms: Tensor, returns: Tensor, watch: Stopwatch) -> None:
-    """The paper's pipeline on a few items."""
-    items = len(raw)
-    layer = published_projection()
-    free = cp.Variable(ASSETS - LOTS, nonneg=True)
-    mu, sigma, fixed = cp.Parameter(ASSETS), cp.Parameter(ASSETS, nonneg=True), cp.Parameter(LOTS)
-    dro_layer = CvxpyLayer(written_out(fixed, free, mu, sigma), parameters=[fixed, mu, sigma], variables=[free])
-    micp = compile_program(written_out(cp.Variable(LOTS, boolean=True), free, mu, sigma), [mu, sigma])
-    oracle, rng = SCIP(tolerance=1e-6, jobs=1), np.random.default_rng(0)
-
-    raw = raw.detach().requires_grad_(True)
-    with watch.stage("projection"):
-        means, bounds = layer(raw[:, :ASSETS], raw[:, ASSETS:], atoms)
-    with watch.stage("integer"):
-        found = oracle.top(micp, torch.cat([means, bounds.clamp(min=0)], 1).detach(), CANDIDATES)
-    # Four draws an item, half of them among the best: which ones makes no difference to the time.
-    points = torch.as_tensor(rng.integers(0, 2, (items, SAMPLES, LOTS)), dtype=torch.float64)
-    points[:, :2] = found.points[:, :2]
-    with watch.stage("layer"):
-        index = torch.arange(items).repeat_interleave(SAMPLES)
-        (held,) = dro_layer(points.reshape(-1, LOTS), means[index], bounds[index].clamp(min=1e-12))
-        loss = -(held * returns[index, LOTS:]).sum()
-    with watch.stage("backward"):
-        loss.backward()
-
-
 def main() -> None:
     """Train a little, then time."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -179,7 +106,8 @@ def main() -> None:
     with torch.no_grad():
         raw = pipeline.model(torch.as_tensor(data.Z[:items]))
         atoms, _ = pipeline.around(torch.as_tensor(data.Z[:items]), torch.arange(items))
-    theirs(raw, atoms, torch.as_tensor(data.Y[:items]), peer)
+    returns = torch.as_tensor(data.Y[:items])
+    run_paper_pipeline(raw, atoms, returns, peer, candidates=CANDIDATES, samples=SAMPLES)
 
     ours(pipeline, data, 1, warm)
     mine.seconds = dict.fromkeys(STAGES, 0.0)

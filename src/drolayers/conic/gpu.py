@@ -19,6 +19,7 @@ from torch import Tensor
 from drolayers.conic import ipm
 from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.recording import Recordings
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.system import Data, SystemPlan
 
@@ -73,6 +74,7 @@ class Batched:
     max_iter: int = 60
     name: str = "batched"
     _plans: PlanPool = field(default_factory=PlanPool, repr=False)
+    _recordings: Recordings = field(default_factory=Recordings, repr=False)
 
     @property
     def compiled(self) -> bool:
@@ -97,7 +99,11 @@ class Batched:
         warm_start: WarmStart | None,
     ) -> Raw:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
-        data = Data.of(self._plans.get(program, values.q.device), values.detach())
+        items, values = len(values), values.detach()
+        if values.q.device.type == "cuda":
+            # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
+            values = values[torch.arange(_rounded(items), device=values.q.device).clamp(max=items - 1)]
+        data = Data.of(self._plans.get(program, values.q.device), values)
         level = 0.0 if gradient is None else _level(gradient)
         outcome = self._run(program, data, level)
         at = outcome.iterate
@@ -107,17 +113,19 @@ class Batched:
         x, z, s = at.x / tau, at.z / tau, at.s / tau
         pullback = None if gradient is None else self._pullback(program, data, level, outcome.anchor)
         return Raw(
-            (x * data.D).T.contiguous(),
-            (z * data.E).T.contiguous(),
-            (s / data.E).T.contiguous(),
-            outcome.verdict,
-            outcome.steps,
+            (x * data.D).T[:items].contiguous(),
+            (z * data.E).T[:items].contiguous(),
+            (s / data.E).T[:items].contiguous(),
+            outcome.verdict[:items],
+            outcome.steps[:items],
             pullback,
         )
 
     def _run(self, program: ConeProgram, data: Data, level: float) -> ipm.Outcome:
-        """Compiled, lane by lane, on the CPU; in torch elsewhere, and where numba is missing."""
+        """Compiled, lane by lane, on the CPU; recorded on a GPU; in torch step by step otherwise."""
         structure = self._structure(program, data)
+        if structure is None and data.q.device.type == "cuda" and data.plan.arrow.pivot_free:
+            return self._recordings.solve(data, self.tolerance, self.max_iter, level)
         if structure is None:
             return ipm.solve(data, self.tolerance, self.max_iter, level)
         from drolayers.conic.lanes_ipm import solve_lanes
@@ -152,7 +160,9 @@ class Batched:
         met = None if structure is not None else ipm.central(data, level, anchor)
 
         def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            incoming = (dx.T.to(data.q) * data.D).contiguous()
+            items = len(dx)
+            padded = torch.nn.functional.pad(dx.T.to(data.q), (0, data.q.shape[1] - items))
+            incoming = (padded * data.D).contiguous()
             if met is None:
                 from drolayers.conic.lanes_ipm import pull_lanes
 
@@ -162,9 +172,18 @@ class Batched:
                 g, h = system.solve(incoming, torch.zeros_like(data.b), refine=4)
             dA = -(z[plan.row] * g[plan.column] + h[plan.row] * x[plan.column]) * data.E[plan.row] * data.D[plan.column]
             dP = -g[plan.P_row] * x[plan.P_column] * data.D[plan.P_row] * data.D[plan.P_column]
-            return dP.T.to(dx), dA.T.to(dx), (-g * data.D).T.to(dx), (h * data.E).T.to(dx)
+            dP, dA, dq, db = (t.T[:items].to(dx) for t in (dP, dA, -g * data.D, h * data.E))
+            return dP, dA, dq, db
 
         return pullback
+
+
+def _rounded(items: int) -> int:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24 …, or a multiple of 100 near by, as the sizes of batches are."""
+    power = 1 << max(items - 1, 0).bit_length()
+    size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
+    hundreds = -(-items // 100) * 100
+    return min(size, hundreds) if hundreds >= items else size
 
 
 def _opened(program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate) -> tuple[Data, ipm.Iterate]:

@@ -83,7 +83,7 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class _Progress:
+class Progress:
     """The best point so far of every running item, and for how long it has not got better."""
 
     best: Iterate
@@ -91,6 +91,27 @@ class _Progress:
     score: Tensor
     idle: Tensor
     verdict: Tensor
+
+    @classmethod
+    def fresh(cls, at: Iterate) -> Progress:
+        """Before the first step."""
+        every = torch.arange(at.tau.numel(), device=at.tau.device)
+        idle = torch.zeros_like(every)
+        return cls(
+            at.pick(every),
+            at.pick(every),
+            torch.full_like(at.tau, torch.inf),
+            idle,
+            torch.full_like(idle, int(Status.FAILED)),
+        )
+
+    def restart(self, at: Iterate) -> None:
+        """Forget what was before, in place."""
+        self.best.copy(at)
+        self.anchor.copy(at)
+        self.score.fill_(torch.inf)
+        self.idle.zero_()
+        self.verdict.fill_(int(Status.FAILED))
 
     def update(self, data: Data, at: Iterate, tolerance: float, level: float) -> None:
         """Take in a new iterate; ``anchor`` stays behind as the last one above a level of the barrier."""
@@ -112,9 +133,9 @@ class _Progress:
         """Which items go on."""
         return self.verdict == int(Status.FAILED)
 
-    def pick(self, items: Tensor) -> _Progress:
+    def pick(self, items: Tensor) -> Progress:
         """Some items."""
-        return _Progress(
+        return Progress(
             self.best.pick(items), self.anchor.pick(items), self.score[items], self.idle[items], self.verdict[items]
         )
 
@@ -122,15 +143,12 @@ class _Progress:
 def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Outcome:
     """Solve a batch of programs, and remember where each passed a level of the barrier."""
     batch, device = data.q.shape[1], data.q.device
-    current = _start(data)
+    current = start(data)
     items = torch.arange(batch, device=device)
     final, anchor = current.pick(items), current.pick(items)
     verdict = torch.full((batch,), int(Status.FAILED), device=device)
     steps = torch.zeros(batch, dtype=torch.int64, device=device)
-    score = data.q.new_full((batch,), torch.inf)
-    progress = _Progress(current.pick(items), current.pick(items), score, steps.clone(), verdict.clone())
-    if device.type == "cuda" and data.plan.arrow.pivot_free:
-        return _replayed(data, current, progress, tolerance, level, max_iter)
+    progress = Progress.fresh(current)
     for k in range(max_iter):
         progress.update(data, current, tolerance, level)
         if k % CHECK_EVERY == 0 and k >= FIRST_CHECK:
@@ -147,9 +165,7 @@ def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Ou
                     current.pick(left),
                     progress.pick(left),
                 )
-        ahead = _advance(data, current)
-        healthy = torch.stack([t.isfinite().all(0) for t in (ahead.x, ahead.z, ahead.s)]).all(0)
-        current = ahead.where(healthy & progress.running, current)
+        current = advanced(data, current, progress)
         steps[items] += progress.running
     progress.update(data, current, tolerance, level)
     final.put(items, progress.best)
@@ -158,41 +174,14 @@ def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Ou
     return Outcome(final, anchor, verdict, steps)
 
 
-def _replayed(
-    data: Data, current: Iterate, progress: _Progress, tolerance: float, level: float, max_iter: int
-) -> Outcome:
-    """The same on a GPU: one step is recorded as a graph and replayed.
-
-    Launching its kernels takes far longer than running them. Finished items stay in the batch, frozen.
-    """
-    steps = torch.zeros_like(progress.idle)
-
-    def step() -> None:
-        progress.update(data, current, tolerance, level)
-        ahead = _advance(data, current)
-        healthy = torch.stack([t.isfinite().all(0) for t in (ahead.x, ahead.z, ahead.s)]).all(0)
-        current.copy(ahead.where(healthy & progress.running, current))
-        steps.add_(progress.running)
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        # Two steps by hand: lazily made constants and workspaces must not be recorded.
-        step()
-        step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    for k in range(2, max_iter):
-        if k >= FIRST_CHECK and k % CHECK_EVERY == 0 and not bool(progress.running.any()):
-            break
-        graph.replay()
-    progress.update(data, current, tolerance, level)
-    return Outcome(progress.best, progress.anchor, progress.verdict, steps)
+def advanced(data: Data, current: Iterate, progress: Progress) -> Iterate:
+    """The next iterate; items that have finished, or whose step is no number, stay where they are."""
+    ahead = _advance(data, current)
+    healthy = torch.stack([t.isfinite().all(0) for t in (ahead.x, ahead.z, ahead.s)]).all(0)
+    return ahead.where(healthy & progress.running, current)
 
 
-def _start(data: Data) -> Iterate:
+def start(data: Data) -> Iterate:
     """Least-squares points, shifted into the cones."""
     shape, batch = data.plan.shape, data.q.shape[1]
     unit = shape.identity(batch, data.q)

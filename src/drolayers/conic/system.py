@@ -214,9 +214,28 @@ class Data:
             return torch.zeros_like(x)
         return torch.zeros_like(x).index_add_(0, self.plan.P_row, self.P * x[self.plan.P_column])
 
+    def buffered(self) -> Data:
+        """A copy whose tensors are written to in place by :meth:`copy` and :meth:`refix`."""
+        A, P, q, b, D, E = (t.clone() for t in (self.A, self.P, self.q, self.b, self.D, self.E))
+        return Data(self.plan, A, P, q, b, D, E)
+
+    def copy(self, other: Data) -> None:
+        """Take over other numbers of the same shapes."""
+        for name in ("A", "P", "q", "b", "D", "E"):
+            getattr(self, name).copy_(getattr(other, name))
+
+    def refix(self) -> None:
+        """Bring what was derived from the matrices up to date."""
+        for old, new in zip(self._fixed, self._derived(), strict=True):
+            old.copy_(new)
+
     @cached_property
     def _fixed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What does not change from step to step: products within rows, within cones, and the constant entries."""
+        """What does not change from step to step."""
+        return self._derived()
+
+    def _derived(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Products within rows, within cones, and the constant entries."""
         plan, A = self.plan, self.A
         lines = A[plan.line_pairs[0]] * A[plan.line_pairs[1]]
         signs = plan.sign[plan.row[plan.product_pairs[0]] - plan.shape.zero - plan.shape.nonneg][:, None]

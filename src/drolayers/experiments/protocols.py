@@ -82,8 +82,8 @@ _PORTFOLIO_PAPER = Settings(
     baselines={"costa-iyengar": {"epochs": 60, "lr": 0.0125}},
 )
 _PORTFOLIO_LEARNER: dict[str, Any] = {
-    # On the validation data of 40 assets: networks of 64 x 64 units 0.786 (prediction) and 0.838, linear in monomials of
-    # degree two 0.881 and 0.888, and without the projection, whose neighbours' variances are noisy, 0.913.
+    # On the validation data of 40 assets: networks of 64 x 64 units 0.786 (prediction) and 0.838, linear in monomials
+    # of degree two 0.881 and 0.888, and without the projection, whose neighbours' variances are noisy, 0.913.
     "degree": 2,
     "hidden": (),
     "locations": "outcomes",

@@ -1,0 +1,121 @@
+"""One whole training step by stage, beside the paper's pipeline in the same run; on a GPU beside Moreau's back end.
+
+    python benchmarks/step.py                    100, 200, 400, 800 assets, each asset its own bound and in fours; CPU
+    python benchmarks/step.py --peer 100 800     sizes at which the paper's pipeline is run (a few items, scaled up)
+    python benchmarks/step.py --device cuda      on a GPU, beside Moreau's CUDA back end where that is installed
+    python benchmarks/step.py --plot step.png    a picture of the times
+
+A step is the paper's: learning layer, projection layer, T = 3 best integer decisions, the DRO layer at S = 4 points,
+and the backward pass, for a batch of 100 portfolios of which a fifth of the assets come in lots. The peer is
+cvxpylayers with its default solver and SCIP (see paper_pipeline.py); it is given a few items, and its time is scaled up
+to 100. A call of SCIP is cut off after --limit seconds, which only flatters the peer; rows where that happened are
+marked with >. Wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drolayers.experiments.step import STAGES, Step, StepTime, growth
+
+BATCH, CANDIDATES, SAMPLES = 100, 3, 4
+
+
+def peer_seconds(step: Step, items: int, limit: float) -> dict[str, float]:
+    """The paper's pipeline on a few items of the first batch, scaled up to the batch."""
+    from paper_pipeline import Stopwatch, run_paper_pipeline
+
+    watch = Stopwatch()
+    with torch.no_grad():
+        raw, (atoms, _) = step.theta(torch.arange(items))
+    run_paper_pipeline(
+        raw, atoms, step.Y[:items], watch, group=step.group, candidates=CANDIDATES, samples=SAMPLES, time_limit=limit
+    )
+    return {name: seconds * BATCH / items for name, seconds in watch.seconds.items()}
+
+
+def show(name: str, group: int, assets: int, seconds: dict[str, float], note: str = "") -> None:
+    """One line of the table."""
+    stages = " ".join(f"{seconds[stage]:10.4f}" for stage in STAGES)
+    print(f"{assets:6d} {assets // group:6d}  {name:18s} {stages} {sum(seconds.values()):10.3f}  {note}", flush=True)
+
+
+def plot(path: Path, found: dict[str, list[StepTime]], peers: dict[int, float]) -> None:
+    """Times by number of assets, on logarithmic axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for label, times in found.items():
+        axes.plot([t.assets for t in times], [t.total for t in times], "o-", label=f"drolayers, {label}")
+    if peers:
+        axes.plot(list(peers), list(peers.values()), "s--", color="#444444", label="cvxpylayers and SCIP (scaled up)")
+    axes.set(xscale="log", yscale="log", xlabel="assets", ylabel="seconds a step, batch of 100")
+    axes.set_xticks([t.assets for t in next(iter(found.values()))])
+    axes.get_xaxis().set_major_formatter("{x:.0f}")
+    axes.get_xaxis().set_minor_formatter("")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Measure, print, plot."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--assets", type=int, nargs="+", default=[100, 200, 400, 800])
+    parser.add_argument("--groups", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=None, help="of torch and of the compiled solver")
+    parser.add_argument("--peer", type=int, nargs="*", default=[], help="sizes at which the peer is run")
+    parser.add_argument("--items", type=int, default=2, help="items that the peer is given")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for a call of SCIP")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    warnings.simplefilter("ignore")
+    engines: list[Any] = ["auto"] if arguments.device == "cpu" else ["batched", "moreau"]
+    print("Seconds for a batch of 100, T = 3, S = 4, smoothed gradients.\n")
+    print(f"assets bounds  {'':18s} " + " ".join(f"{name:>10s}" for name in STAGES) + f" {'all':>10s}")
+    found: dict[str, list[StepTime]] = {}
+    peers: dict[int, float] = {}
+    for group in arguments.groups:
+        for assets in arguments.assets:
+            own = None
+            for engine in engines:
+                try:
+                    step = Step(assets, group, device=arguments.device, engine=engine)
+                    measured = step.measure(arguments.steps)
+                except (ImportError, RuntimeError) as error:
+                    print(f"{assets:6d} {assets // group:6d}  {engine}: {str(error).splitlines()[0]}")
+                    continue
+                own = own or measured
+                name = "drolayers" if engine in ("auto", "batched") else f"with {engine}"
+                note = f"{measured.memory / 1e9:.2f} GB, {measured.masked} masked"
+                show(name, group, assets, measured.seconds, note)
+                if own is measured:
+                    label = "each asset its bound" if group == 1 else f"bounds for groups of {group}"
+                    found.setdefault(label, []).append(measured)
+            if assets in arguments.peer and own is not None:
+                seconds = peer_seconds(step, arguments.items, arguments.limit)
+                cut = seconds["integer"] / BATCH > 0.99 * arguments.limit
+                ratio = sum(seconds.values()) / own.total
+                show("paper's pipeline", group, assets, seconds, f"{'>' if cut else ''}{ratio:,.0f}x ours")
+                if group == 1:
+                    peers[assets] = sum(seconds.values())
+    print()
+    for label, times in found.items():
+        if len(times) > 1:
+            print(f"Growth from {times[0].assets} to {times[-1].assets}, {label}: n^{growth(times[0], times[-1]):.2f}")
+    if arguments.plot is not None:
+        plot(arguments.plot, found, peers)
+
+
+if __name__ == "__main__":
+    main()
