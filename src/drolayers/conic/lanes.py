@@ -428,10 +428,11 @@ def _once(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Fl
 
 
 @njit(**OPTIONS)
-def solve(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Floats, z: Floats) -> None:
-    """X and z with Px + Aᵀz = rx and Ax - Hz = rz, refined once."""
+def solve(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Floats, z: Floats, careful: bool) -> None:
+    """X and z with Px + Aᵀz = rx and Ax - Hz = rz; refined once where the last digits matter."""
     _once(on, of, work, rx, rz, x, z)
-    refine(on, of, work, rx, rz, x, z)
+    if careful:
+        refine(on, of, work, rx, rz, x, z)
 
 
 @njit(**OPTIONS)

@@ -42,8 +42,15 @@ INFEASIBLE, NO_MINIMUM = int(Status.INFEASIBLE), int(Status.NO_MINIMUM)
 PULL_REFINE = 3
 """Further refinements of the system of the derivative, which is solved at the end of the path."""
 
-CACHE = 1 << 20
-"""Bytes of a program's system above which fewer lanes are taken, so that they stay in the cache."""
+ROUGH = 1e-3
+"""Distance from optimality above which the systems need no refinement: the next step corrects what is left."""
+
+LANES = 16
+"""Programs that are stepped through together at least, and at most four times as many: measured, fewer are not
+vectorised, and more wait for the slowest."""
+
+CACHE = 1 << 21
+"""Bytes that more than the least number of lanes may take, so that they stay in the cache."""
 
 
 def solve_lanes(on: Structure, data: Data, tolerance: float, max_iter: int, level: float) -> Outcome:
@@ -92,9 +99,9 @@ def _part(data: Data, chosen: slice) -> Programs:
 
 def lane_count(on: Structure, batch: int) -> int:
     """How many programs are stepped through together."""
-    fitting = max(4, CACHE // (8 * max(on.length + 12 * on.rows + on.row.size, 1)))
+    fitting = CACHE // (8 * max(on.length + 12 * on.rows + on.row.size, 1))
     share = -(-batch // torch.get_num_threads())
-    return max(1, min(64, fitting, share))
+    return max(1, min(max(LANES, fitting), 4 * LANES, share))
 
 
 def _each(work: Callable[[slice], None], on: Structure, batch: int) -> None:
@@ -187,7 +194,7 @@ def _run(
         _products(on, of, room, x, z)
         _judge(on, of, room, x, z, s, tau, tolerance, now, found)
         dots(s, z, mu)
-        running = False
+        running, careful = False, False
         for k in range(lanes):
             mu[k] = (mu[k] + tau[k] * kappa[k]) / (degree + 1)
             if verdict[k] != FAILED:
@@ -204,18 +211,19 @@ def _run(
             if found[k] == FAILED and idle[k] >= PATIENCE and score[k] <= CLOSE:
                 verdict[k] = OPTIMAL
             running = running or verdict[k] == FAILED
+            careful = careful or (verdict[k] == FAILED and not now[k] > ROUGH)
         if not running or step == max_iter:
             break
         _scale(on, work, room, s, z)
         factor(on, of, work)
         room.rx[:] = -of.q
-        solve(on, of, work, room.rx, of.b, room.x2, room.z2)
+        solve(on, of, work, room.rx, of.b, room.x2, room.z2, careful)
         # Predictor.
         for k in range(lanes):
             sigma[k] = 0.0
             d_kappa[k] = kappa[k] * tau[k]
         room.offset[:] = s
-        _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau)
+        _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau, False)
         for k in range(lanes):
             after[k] = -(d_kappa[k] + kappa[k] * d_tau[k]) / tau[k]
         _reach(on, room, s, z, tau, kappa, d_tau, after, reach)
@@ -225,7 +233,7 @@ def _run(
             d_kappa[k] = kappa[k] * tau[k] + after[k] * d_tau[k] - mu[k]
         # Mehrotra's corrector: the second-order term of the complementarity, and a target on the central path.
         _correct(on, work, room, z, mu)
-        _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau)
+        _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau, careful)
         for k in range(lanes):
             after[k] = -(d_kappa[k] + kappa[k] * d_tau[k]) / tau[k]
         _reach(on, room, s, z, tau, kappa, d_tau, after, reach)
@@ -289,12 +297,12 @@ def _start(on: Structure, of: Programs, work: Work, room: Room, x: Floats, z: Fl
     factor(on, of, work)
     nothing_x, nothing_z = np.zeros_like(x), np.zeros_like(z)
     if on.P_row.size:
-        solve(on, of, work, -of.q, of.b, x, z)
+        solve(on, of, work, -of.q, of.b, x, z, True)
         s[:] = -z
     else:
-        solve(on, of, work, nothing_x, of.b, x, s)
+        solve(on, of, work, nothing_x, of.b, x, s, True)
         s[:] = -s
-        solve(on, of, work, -of.q, nothing_z, room.x1, z)
+        solve(on, of, work, -of.q, nothing_z, room.x1, z, True)
     margin = np.empty(lanes)
     for v in (s, z):
         _margin(on, v, margin)
@@ -483,6 +491,7 @@ def _direction(
     sigma: Floats,
     d_kappa: Floats,
     d_tau: Floats,
+    careful: bool,
 ) -> None:
     """The step that takes 1 - σ of the residuals away; ``room.offset`` is W applied to the u with λ∘u = d_s."""
     n, m, lanes = on.columns, on.rows, tau.size
@@ -492,7 +501,7 @@ def _direction(
     for i in range(m):
         for k in range(lanes):
             room.rz[i, k] = room.offset[i, k] - (1.0 - sigma[k]) * (room.Ax[i, k] + s[i, k] - of.b[i, k] * tau[k])
-    solve(on, of, work, room.rx, room.rz, room.x1, room.z1)
+    solve(on, of, work, room.rx, room.rz, room.x1, room.z1, careful)
     qx, bz, q1, b1, q2, b2, xPx, xP1, aPa, xP2 = room.scalars[:10]
     dots(of.q, x, qx)
     dots(of.b, z, bz)
@@ -590,7 +599,7 @@ def _pull(
         _correct(on, work, room, z, target)
         room.rx[:] = -(room.Px + room.Az + of.q)
         room.rz[:] = room.offset - (room.Ax + s - of.b)
-        solve(on, of, work, room.rx, room.rz, room.dx, room.dz)
+        solve(on, of, work, room.rx, room.rz, room.dx, room.dz, True)
         square(on, work, room.dz, room.ds, False)
         for i in range(m):
             for k in range(lanes):
@@ -601,7 +610,7 @@ def _pull(
     _scale(on, work, room, s, z)
     factor(on, of, work)
     nothing, g, h = np.zeros((m, lanes)), np.empty_like(x), np.empty_like(z)
-    solve(on, of, work, incoming, nothing, g, h)
+    solve(on, of, work, incoming, nothing, g, h, True)
     for _ in range(PULL_REFINE):
         refine(on, of, work, incoming, nothing, g, h)
     return x, z, g, h
