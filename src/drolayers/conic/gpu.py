@@ -132,6 +132,19 @@ class Batched:
 
         return solve_lanes(structure, data, self.tolerance, self.max_iter, level)
 
+    def _pull(
+        self, program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate, dx: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The derivative on the central path, which is met only now that it is asked for."""
+        structure = self._structure(program, data)
+        if structure is not None:
+            from drolayers.conic.lanes_ipm import pull_lanes
+
+            return pull_lanes(structure, data, level, anchor, dx)
+        if data.q.device.type == "cuda" and data.plan.arrow.pivot_free:
+            return self._recordings.pull(data, level, anchor, dx)
+        return ipm.pull(data, level, anchor, dx)
+
     def _structure(self, program: ConeProgram, data: Data) -> Any:
         """What compiled code needs, where it can run."""
         usable = data.q.device.type == "cpu" and self.compiled
@@ -155,21 +168,11 @@ class Batched:
         plan = data.plan
         if level > EXACT:
             data, anchor = _opened(program, data, level, anchor)
-        structure = self._structure(program, data)
-        # On the GPU the path is met right away, while its workspace is at hand; on the CPU only if it is asked for.
-        met = None if structure is not None else ipm.central(data, level, anchor)
 
         def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             items = len(dx)
             padded = torch.nn.functional.pad(dx.T.to(data.q), (0, data.q.shape[1] - items))
-            incoming = (padded * data.D).contiguous()
-            if met is None:
-                from drolayers.conic.lanes_ipm import pull_lanes
-
-                x, z, g, h = pull_lanes(structure, data, level, anchor, incoming)
-            else:
-                x, z, _, system = met
-                g, h = system.solve(incoming, torch.zeros_like(data.b), refine=4)
+            x, z, g, h = self._pull(program, data, level, anchor, (padded * data.D).contiguous())
             dA = -(z[plan.row] * g[plan.column] + h[plan.row] * x[plan.column]) * data.E[plan.row] * data.D[plan.column]
             dP = -g[plan.P_row] * x[plan.P_column] * data.D[plan.P_row] * data.D[plan.P_column]
             dP, dA, dq, db = (t.T[:items].to(dx) for t in (dP, dA, -g * data.D, h * data.E))

@@ -243,7 +243,8 @@ def _advance(data: Data, at: Iterate) -> Iterate:
     constant = system.solve(-data.q, data.b)
     lam = scaling.apply(at.z)
     mu = at.gap(shape)
-    affine = _direction(data, at, system, constant, residuals, at.s, at.kappa * at.tau)
+    # The predictor only tells how far one can go: it needs no refinement.
+    affine = _direction(data, at, system, constant, residuals, at.s, at.kappa * at.tau, refine=0)
     reach = _step(shape, at, affine)
     sigma = (1.0 - reach) ** 3
     # Mehrotra: the second-order term of the complementarity, and a target on the central path.
@@ -264,10 +265,11 @@ def _direction(
     residuals: tuple[Tensor, ...],
     offset: Tensor,
     d_kappa: Tensor,
+    refine: int = 1,
 ) -> Iterate:
     """The step for given residuals; ``offset`` is Wᵀ applied to the solution of λ∘u = d_s."""
     rx, rz, rt = residuals
-    x1, z1 = system.solve(rx, offset - rz)
+    x1, z1 = system.solve(rx, offset - rz, refine)
     x2, z2 = constant
     xi = at.x / at.tau
     P1, away = data.form(x1), x2 - xi
@@ -313,7 +315,7 @@ def central(data: Data, level: float, anchor: Iterate) -> tuple[Tensor, Tensor, 
         scaling = Scaling.at(shape, s, z)
         system = data.factor(scaling)
         lam = scaling.apply(z)
-        target = torch.maximum(0.1 * (s * z).sum(0) / max(shape.degree, 1), data.q.new_tensor(level))
+        target = (0.1 * (s * z).sum(0) / max(shape.degree, 1)).clamp(min=level)
         offset = scaling.apply(shape.divide(lam, shape.circle(lam, lam) - target * unit))
         rx = -(data.form(x) + data.columns(z) + data.q)
         rz = data.rows(x) + s - data.b
@@ -325,3 +327,10 @@ def central(data: Data, level: float, anchor: Iterate) -> tuple[Tensor, Tensor, 
         step = torch.where(usable, step, torch.zeros_like(step))
         x, z, s = (v + step * torch.where(usable, d, torch.zeros_like(d)) for v, d in ((x, dx), (z, dz), (s, ds)))
     return x, z, s, data.factor(Scaling.at(shape, s, z))
+
+
+def pull(data: Data, level: float, anchor: Iterate, dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The point x, z of the central path at a level, and g, h with K (g, h) = (dx, 0) there."""
+    x, z, _, system = central(data, level, anchor)
+    g, h = system.solve(dx, torch.zeros_like(data.b), refine=4)
+    return x, z, g, h

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from drolayers.conic import ipm
 from drolayers.conic.ipm import CHECK_EVERY, FIRST_CHECK, Iterate, Outcome, Progress
 from drolayers.conic.system import Data, SystemPlan
 
-KEPT = 16
+KEPT = 32
 """Recordings that are kept; each holds the workspace of its batch."""
 
 
@@ -72,29 +73,74 @@ class Recording:
             return Outcome(found.best, found.anchor, found.verdict, self.steps.clone())
 
 
+@dataclass(frozen=True, eq=False)
+class PullRecording:
+    """The derivative on the central path, recorded: from an anchor and dx to x, z, g and h."""
+
+    data: Data
+    anchor: Iterate
+    incoming: Tensor
+    found: tuple[Tensor, ...]
+    graph: Any
+    lock: threading.Lock
+
+    @classmethod
+    def of(cls, example: Data, level: float, anchor: Iterate, dx: Tensor) -> PullRecording:
+        """Record."""
+        data = example.buffered()
+        every = torch.arange(anchor.tau.numel(), device=anchor.tau.device)
+        held, incoming = anchor.pick(every), dx.clone()
+        found = tuple(torch.empty_like(t) for t in (data.q, data.b, data.q, data.b))
+
+        def pull() -> None:
+            data.refix()
+            for target, value in zip(found, ipm.pull(data, level, held, incoming), strict=True):
+                target.copy_(value)
+
+        return cls(data, held, incoming, found, _recorded(pull), threading.Lock())
+
+    def pull(self, data: Data, anchor: Iterate, dx: Tensor) -> tuple[Tensor, ...]:
+        """Copy in, replay, copy out."""
+        with self.lock:
+            self.data.copy(data)
+            self.anchor.copy(anchor)
+            self.incoming.copy_(dx)
+            self.graph.replay()
+            return tuple(t.clone() for t in self.found)
+
+
 class Recordings:
     """Recordings by what they are for; the least recently used are dropped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[Any, tuple[SystemPlan, Recording]] = OrderedDict()
+        self._known: OrderedDict[Any, tuple[SystemPlan, Any]] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recordings, ()
 
     def solve(self, data: Data, tolerance: float, max_iter: int, level: float) -> Outcome:
         """As ``ipm.solve``."""
+        recording = self._get(data, (tolerance, level), lambda: Recording.of(data, tolerance, level))
+        return recording.solve(data, tolerance, max_iter, level)
+
+    def pull(self, data: Data, level: float, anchor: Iterate, dx: Tensor) -> tuple[Tensor, ...]:
+        """As ``ipm.pull``."""
+        recording = self._get(data, ("pull", level), lambda: PullRecording.of(data, level, anchor, dx))
+        return recording.pull(data, anchor, dx)
+
+    def _get(self, data: Data, purpose: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """The recording for a purpose, made when first asked for."""
         shapes = tuple(tuple(t.shape) for t in (data.A, data.P, data.q, data.b, data.D, data.E))
-        key = (id(data.plan), shapes, tolerance, level)
+        key = (id(data.plan), shapes, purpose)
         with self._lock:
             if key not in self._known:
                 # The plan is kept with its recording, so that its identity is not given to another.
-                self._known[key] = (data.plan, Recording.of(data, tolerance, level))
+                self._known[key] = (data.plan, make())
             self._known.move_to_end(key)
             while len(self._known) > KEPT:
                 self._known.popitem(last=False)
-            recording = self._known[key][1]
-        return recording.solve(data, tolerance, max_iter, level)
+            return self._known[key][1]
 
 
 def _recorded(work: Any) -> Any:
