@@ -71,11 +71,13 @@ class Capabilities:
         cones: the cones that it solves over, with exact gradients.
         quadratic: whether the objective may have a quadratic part.
         smoothed: the cones over which it also offers smoothed gradients.
+        fixed_sizes: whether a new size of batch costs a new solver, so that few sizes should be asked for.
     """
 
     cones: frozenset[str]
     quadratic: bool
     smoothed: frozenset[str]
+    fixed_sizes: bool = False
 
 
 @dataclass(frozen=True, eq=False)

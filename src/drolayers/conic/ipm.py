@@ -23,7 +23,7 @@ CHECK_EVERY = 2
 """Steps between two looks at which items have finished; each look makes the host wait."""
 
 FIRST_CHECK = 6
-"""Steps before the first look: no program of ours has finished sooner."""
+"""Steps before the first look, since no program of ours has finished sooner; up to there systems need no refinement."""
 
 PATIENCE = 4
 """Steps without progress after which an item that is close is left where it was best."""
@@ -165,7 +165,7 @@ def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Ou
                     current.pick(left),
                     progress.pick(left),
                 )
-        current = advanced(data, current, progress)
+        current = advanced(data, current, progress, refine=int(k >= FIRST_CHECK))
         steps[items] += progress.running
     progress.update(data, current, tolerance, level)
     final.put(items, progress.best)
@@ -174,9 +174,9 @@ def solve(data: Data, tolerance: float, max_iter: int, level: float = 0.0) -> Ou
     return Outcome(final, anchor, verdict, steps)
 
 
-def advanced(data: Data, current: Iterate, progress: Progress) -> Iterate:
+def advanced(data: Data, current: Iterate, progress: Progress, refine: int) -> Iterate:
     """The next iterate; items that have finished, or whose step is no number, stay where they are."""
-    ahead = _advance(data, current)
+    ahead = _advance(data, current, refine)
     healthy = torch.stack([t.isfinite().all(0) for t in (ahead.x, ahead.z, ahead.s)]).all(0)
     return ahead.where(healthy & progress.running, current)
 
@@ -234,13 +234,13 @@ def _verdict(data: Data, at: Iterate, tolerance: float) -> tuple[Tensor, Tensor]
     return score, torch.where(score <= tolerance, int(Status.OPTIMAL), verdict)
 
 
-def _advance(data: Data, at: Iterate) -> Iterate:
-    """One predictor-corrector step."""
+def _advance(data: Data, at: Iterate, refine: int) -> Iterate:
+    """One predictor-corrector step, whose systems are refined so often."""
     shape = data.plan.shape
     scaling = Scaling.at(shape, at.s, at.z)
     system = data.factor(scaling)
     residuals = _residuals(data, at)
-    constant = system.solve(-data.q, data.b)
+    constant = system.solve(-data.q, data.b, refine)
     lam = scaling.apply(at.z)
     mu = at.gap(shape)
     # The predictor only tells how far one can go: it needs no refinement.
@@ -253,7 +253,7 @@ def _advance(data: Data, at: Iterate) -> Iterate:
     offset = scaling.apply(shape.divide(lam, shape.circle(lam, lam) + product - sigma * mu * unit))
     rest = tuple((1.0 - sigma) * r for r in residuals)
     ds_kappa = at.kappa * at.tau + affine.kappa * affine.tau - sigma * mu
-    combined = _direction(data, at, system, constant, rest, offset, ds_kappa)
+    combined = _direction(data, at, system, constant, rest, offset, ds_kappa, refine)
     return at.moved(0.99 * _step(shape, at, combined), combined)
 
 
@@ -265,7 +265,7 @@ def _direction(
     residuals: tuple[Tensor, ...],
     offset: Tensor,
     d_kappa: Tensor,
-    refine: int = 1,
+    refine: int,
 ) -> Iterate:
     """The step for given residuals; ``offset`` is Wᵀ applied to the solution of λ∘u = d_s."""
     rx, rz, rt = residuals

@@ -101,7 +101,7 @@ class Moreau:
     def capabilities(self) -> Capabilities:
         """All our cones and quadratic objectives; smoothing over the self-dual cones."""
         symmetric = frozenset({"zero", "nonneg", "soc"})
-        return Capabilities(symmetric | {"exp", "power"}, quadratic=True, smoothed=symmetric)
+        return Capabilities(symmetric | {"exp", "power"}, quadratic=True, smoothed=symmetric, fixed_sizes=True)
 
     def solve(
         self,

@@ -34,6 +34,7 @@ class Recording:
     progress: Progress
     steps: Tensor
     begin: Any
+    rough: Any
     step: Any
     lock: threading.Lock
 
@@ -51,12 +52,13 @@ class Recording:
             progress.restart(current)
             steps.zero_()
 
-        def step() -> None:
+        def step(refine: int) -> None:
             progress.update(data, current, tolerance, level)
-            current.copy(ipm.advanced(data, current, progress))
+            current.copy(ipm.advanced(data, current, progress, refine))
             steps.add_(progress.running)
 
-        return cls(data, current, progress, steps, _recorded(begin), _recorded(step), threading.Lock())
+        graphs = (_recorded(begin), _recorded(lambda: step(0)), _recorded(lambda: step(1)))
+        return cls(data, current, progress, steps, *graphs, threading.Lock())
 
     def solve(self, data: Data, tolerance: float, max_iter: int, level: float) -> Outcome:
         """Copy in, replay, copy out."""
@@ -66,7 +68,7 @@ class Recording:
             for k in range(max_iter):
                 if k >= FIRST_CHECK and k % CHECK_EVERY == 0 and not bool(self.progress.running.any()):
                     break
-                self.step.replay()
+                (self.rough if k < FIRST_CHECK else self.step).replay()
             self.progress.update(self.data, self.current, tolerance, level)
             every = torch.arange(self.steps.numel(), device=self.steps.device)
             found = self.progress.pick(every)

@@ -77,6 +77,10 @@ class Bounds:
         self.slope[item, slot] = self._slope(item, self.weight[item, slot])
         np.add.at(self.count, item, 1)
 
+    def slopes(self, item: Array, weight: Array) -> Array:
+        """The slopes over all integers of solves, one a row."""
+        return self._slope(item, np.concatenate([weight, np.zeros((item.size, 1))], 1))
+
     def of(self, item: Array, lower: Array, upper: Array) -> Array:
         """A lower bound for each box."""
         pieces = [self._best(item[cut], lower[cut], upper[cut]).value for cut in self._pieces(item.size)]

@@ -28,6 +28,9 @@ Array = np.ndarray
 INTEGRAL = 1e-5
 """Distance from an integer up to which a relaxation counts as integral; its point is solved for anyway."""
 
+NEIGHBOURS = 4
+"""Neighbours of a point that are looked at, for every point that is asked for."""
+
 _DIVISIONS = 20
 """How often in a round boxes are divided at points that are known already."""
 
@@ -180,18 +183,23 @@ class Search:
         self.unbounded[points.item[solved.status == int(Status.NO_MINIMUM)]] = True
         failed = solved.status == int(Status.FAILED)
         np.minimum.at(self.unsettled, points.item[failed], points.bound[failed])
-        entered = points[self.pool.offer(points.item, points.lower, solved)]
-        entered = entered[~self._trusted[entered.item]]
-        return self._neighbours(entered.item, entered.lower)
+        chosen = self.pool.offer(points.item, points.lower, solved) & ~self._trusted[points.item]
+        entered = points[chosen]
+        return self._neighbours(entered.item, entered.lower, self.bounds.slopes(entered.item, solved.weight[chosen]))
 
-    def _neighbours(self, item: Array, point: Array) -> Nodes:
-        """Points one step away."""
-        integers = point.shape[1]
-        step = np.concatenate([-np.eye(integers, dtype=point.dtype), np.eye(integers, dtype=point.dtype)])
-        moved = point[:, None, :] + step
-        inside = ((moved >= self.lower[item][:, None]) & (moved <= self.upper[item][:, None])).all(2)
-        owner, moved = item[np.nonzero(inside)[0]], moved[inside]
-        return Nodes(owner, moved, moved, np.full(owner.size, -np.inf))
+    def _neighbours(self, item: Array, point: Array, slope: Array) -> Nodes:
+        """The few points one step away that look best from here, by the slope of the bound."""
+        integers, rows = point.shape[1], np.arange(item.size)[:, None]
+        change = np.concatenate([-slope, slope], 1)
+        change[:, :integers][point <= self.lower[item]] = np.inf
+        change[:, integers:][point >= self.upper[item]] = np.inf
+        few = min(NEIGHBOURS * (self.pool.count + 1), change.shape[1])
+        move = np.argpartition(change, few - 1, 1)[:, :few]
+        row, at = np.nonzero(np.isfinite(change[rows, move]))
+        move = move[row, at]
+        moved = point[row]
+        moved[np.arange(row.size), move % integers] += np.where(move < integers, -1, 1).astype(point.dtype)
+        return Nodes(item[row], moved, moved, np.full(row.size, -np.inf))
 
     def _divide(self, nodes: Nodes, solved: Solved) -> tuple[Nodes, Nodes]:
         """Children of solved boxes, and their relaxations rounded."""
