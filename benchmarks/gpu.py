@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -92,12 +93,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--calls", type=int, default=5)
+    parser.add_argument("--tolerance", type=float, default=1e-9)
     parser.add_argument("--only", nargs="*", default=[], help="such as portfolio-60-100")
     parser.add_argument("--engines", nargs="*", default=["batched", "moreau"])
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"torch {torch.__version__}, {name}\n")
+    print(f"torch {torch.__version__}, {name}, tolerance {arguments.tolerance:g}\n")
     heads = ("forward", "backward", "steps", "not ok", "difference")
     print(
         f"{'programs':24s} {'engine':8s} "
@@ -113,7 +115,9 @@ def main() -> None:
         theta = theta.to(arguments.device)
         for engine in arguments.engines:
             try:
-                forward, backward, values, solution = timed(make_engine(engine), problem, theta, arguments.calls)
+                made = make_engine(engine)
+                made = replace(made, backend=made.backend.with_tolerance(arguments.tolerance))
+                forward, backward, values, solution = timed(made, problem, theta, arguments.calls)
             except Exception as error:  # a peer that is missing or fails is a line of the table
                 print(f"{label:24s} {engine:8s} {type(error).__name__}: {str(error).splitlines()[0][:90]}", flush=True)
                 continue

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -75,12 +74,14 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2, help="items that the peer is given")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a call of SCIP")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--engines", nargs="+", help="of the layer; ours first")
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
-    engines: list[Any] = ["auto"] if arguments.device == "cpu" else ["batched", "moreau"]
+    usual = ["auto"] if arguments.device == "cpu" else ["batched", "moreau"]
+    engines: list[str] = arguments.engines or usual
     print("Seconds for a batch of 100, T = 3, S = 4, smoothed gradients.\n")
     print(f"assets bounds  {'':18s} " + " ".join(f"{name:>10s}" for name in STAGES) + f" {'all':>10s}")
     found: dict[str, list[StepTime]] = {}
@@ -92,7 +93,7 @@ def main() -> None:
                 try:
                     step = Step(assets, group, device=arguments.device, engine=engine)
                     measured = step.measure(arguments.steps)
-                except (ImportError, RuntimeError) as error:
+                except Exception as error:  # a peer that is missing or fails is a line of the table
                     print(f"{assets:6d} {assets // group:6d}  {engine}: {str(error).splitlines()[0]}")
                     continue
                 own = own or measured

@@ -217,17 +217,17 @@ def _residuals(data: Data, at: Iterate) -> tuple[Tensor, Tensor, Tensor]:
 
 def _verdict(data: Data, at: Iterate, tolerance: float) -> tuple[Tensor, Tensor]:
     """How far each item is from optimality, and which have arrived where; FAILED means not yet."""
-    x, z, s = at.x / at.tau, at.z / at.tau, at.s / at.tau
-    Px, Ax, Az = data.form(x), data.rows(x), data.columns(z)
-    xPx, qx, bz = (x * Px).sum(0), (data.q * x).sum(0), (data.b * z).sum(0)
-    primal = _size(Ax + s - data.b) / (1.0 + torch.maximum(_size(data.b), _size(s)))
-    dual = _size(Px + Az + data.q) / (1.0 + torch.maximum(_size(data.q), _size(Az)))
-    gap = (xPx + qx + bz).abs() / (1.0 + torch.minimum((0.5 * xPx + qx).abs(), (0.5 * xPx + bz).abs()))
+    tau = at.tau
+    Px, Az, Ax_s = data.form(at.x), data.columns(at.z), data.rows(at.x) + at.s
+    xPx, qx, bz = (at.x * Px).sum(0), (data.q * at.x).sum(0), (data.b * at.z).sum(0)
+    Az_size = _size(Az)
+    primal = _size(Ax_s - data.b * tau) / (tau + torch.maximum(tau * _size(data.b), _size(at.s)))
+    dual = _size(Px + Az + data.q * tau) / (tau + torch.maximum(tau * _size(data.q), Az_size))
+    a, b, c = xPx / tau**2, qx / tau, bz / tau
+    gap = (a + b + c).abs() / (1.0 + torch.minimum((0.5 * a + b).abs(), (0.5 * a + c).abs()))
     score = torch.stack([primal, dual, gap]).amax(0)
-    Ax_s = data.rows(at.x) + at.s
-    bz, qx = (data.b * at.z).sum(0), (data.q * at.x).sum(0)
-    infeasible = (bz < 0) & (_size(data.columns(at.z)) <= -tolerance * bz)
-    unbounded = (qx < 0) & (torch.maximum(_size(data.form(at.x)), _size(Ax_s)) <= -tolerance * qx)
+    infeasible = (bz < 0) & (Az_size <= -tolerance * bz)
+    unbounded = (qx < 0) & (torch.maximum(_size(Px), _size(Ax_s)) <= -tolerance * qx)
     verdict = torch.full_like(score, int(Status.FAILED), dtype=torch.int64)
     verdict = torch.where(unbounded, int(Status.NO_MINIMUM), verdict)
     verdict = torch.where(infeasible, int(Status.INFEASIBLE), verdict)

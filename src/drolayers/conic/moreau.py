@@ -123,7 +123,8 @@ class Moreau:
         def cut(tensor: Tensor) -> Tensor:
             return tensor[:items].detach().to(device)
 
-        codes = codes[:items]
+        # On CUDA a batch of one comes back without its dimension.
+        codes, iterations = torch.atleast_1d(codes)[:items], torch.atleast_1d(iterations)
         verdict = torch.full_like(codes, int(Status.FAILED))
         for code, status in _VERDICTS.items():
             verdict[codes == code] = int(status)

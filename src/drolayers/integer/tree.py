@@ -20,8 +20,8 @@ class Nodes:
 
     @classmethod
     def none(cls, integers: int) -> Nodes:
-        """No boxes."""
-        ends = np.zeros((0, integers), dtype=np.int32)
+        """No boxes; their ends have the smallest type, which gives way to any other."""
+        ends = np.zeros((0, integers), dtype=np.int8)
         return cls(np.zeros(0, dtype=np.int64), ends, ends, np.zeros(0))
 
     def __len__(self) -> int:
