@@ -237,6 +237,47 @@ def reproduce(
 
 
 @app.command()
+def bench(
+    assets: Annotated[list[int] | None, typer.Option(min=5, help="Numbers of assets; 100, 200, 400 and 800.")] = None,
+    group: Annotated[list[int] | None, typer.Option(min=1, help="Assets that share a bound; 1 and 4.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed, after two that are not.")] = 5,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Time one training step of the mixed-integer portfolio by stage: batch 100, T = 3, S = 4.
+
+    Peers are timed beside it by benchmarks/step.py in the repository.
+    """
+    with _one_sentence():
+        import torch
+
+        from drolayers.experiments.step import STAGES, Step, growth
+
+        if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+            raise ModelError(f"There is no device {device!r} here: choose cpu, or cuda where there is a GPU.")
+        sizes = assets or [100, 200, 400, 800]
+        for size, shared in ((size, shared) for size in sizes for shared in group or [1, 4]):
+            if size % shared:
+                raise ModelError(f"{size} assets cannot be put into groups of {shared}: choose a divisor.")
+        table = Table(title="Seconds a step")
+        for column in ("assets", "bounds", *STAGES, "all", "GB"):
+            table.add_column(column, justify="right")
+        notes = []
+        for shared in group or [1, 4]:
+            found = []
+            for size in sizes:
+                found.append(Step(size, shared, device=device).measure(steps))
+                seconds = [f"{found[-1].seconds[stage]:.4f}" for stage in STAGES]
+                memory = f"{found[-1].memory / 1e9:.2f}"
+                table.add_row(str(size), str(size // shared), *seconds, f"{found[-1].total:.3f}", memory)
+            if len(found) > 1:
+                notes.append(f"Groups of {shared}: time grows with n^{growth(found[0], found[-1]):.2f}.")
+        console = Console()
+        console.print(table)
+        for note in notes:
+            console.print(note, highlight=False)
+
+
+@app.command()
 def report(
     source: Annotated[Path, typer.Option("--from", help="Folder that [bold]reproduce[/] wrote.")] = Path(
         "runs/reproduce"

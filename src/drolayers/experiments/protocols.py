@@ -121,7 +121,7 @@ _MIXED_PAPER = Settings(
     published=Pretraining(hidden=(10,)),
 )
 _MIXED_STRONG = Settings(
-    learner={"pretrain_epochs": 40, "epochs": 30, "lr": 1e-3, "batch_size": 100},
+    learner=_PORTFOLIO_LEARNER,
     baselines={"mean": {"epochs": 100}},
 )
 

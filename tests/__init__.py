@@ -1,0 +1,1 @@
+"""Tests; a package of its own name, since other distributions install one as well."""
