@@ -30,13 +30,12 @@ PAGES = {
 
 
 def on_pre_build(config: Any) -> None:
-    """Make the figures that are missing or older than the code that draws them."""
-    spec = importlib.util.spec_from_file_location("docs_figures", Path(__file__).with_name("figures.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    figures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(figures)
-    figures.make()
+    """Make the figures that are missing or older than the code that draws them, and run the tutorial if it changed."""
+    _script("figures").make()
+    try:
+        _script("run").run_if_changed()
+    except RuntimeError as error:
+        raise PluginError(str(error)) from error
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -72,6 +71,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Formulas as MathML, which browsers show without scripts; roles of other documentation tools are dropped."""
     return ROLE.sub("", FORMULA.sub(_formula, html))
+
+
+def _script(name: str) -> Any:
+    """A script beside this one, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _statuses() -> str:

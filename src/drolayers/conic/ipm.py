@@ -31,6 +31,9 @@ PATIENCE = 4
 CLOSE = 1e-6
 """What counts as close."""
 
+SPOILT = 10.0
+"""How much worse than the best an iterate may be to serve the derivative."""
+
 CENTRING = 6
 """Newton steps towards a point of the central path."""
 
@@ -116,7 +119,9 @@ class Progress:
     def update(self, data: Data, at: Iterate, tolerance: float, level: float) -> None:
         """Take in a new iterate; ``anchor`` stays behind as the last one above a level of the barrier."""
         score, found = _verdict(data, at, tolerance)
-        self.anchor.copy(at.where(at.gap(data.plan.shape) >= level * at.tau**2, self.anchor))
+        # Not where arithmetic broke down after the best point was met.
+        above = (at.gap(data.plan.shape) >= level * at.tau**2) & (score <= SPOILT * self.score)
+        self.anchor.copy(at.where(above, self.anchor))
         better = score < 0.9 * self.score
         certified = (found == int(Status.INFEASIBLE)) | (found == int(Status.NO_MINIMUM))
         open_ = self.running

@@ -15,7 +15,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from drolayers.conic.ipm import CENTRING, CLOSE, PATIENCE, Iterate, Outcome
+from drolayers.conic.ipm import CENTRING, CLOSE, PATIENCE, SPOILT, Iterate, Outcome
 from drolayers.conic.lanes import (
     OPTIONS,
     Floats,
@@ -199,7 +199,8 @@ def _run(
             mu[k] = (mu[k] + tau[k] * kappa[k]) / (degree + 1)
             if verdict[k] != FAILED:
                 continue
-            if mu[k] >= level * tau[k] * tau[k]:
+            # Not where arithmetic broke down after the best point was met.
+            if mu[k] >= level * tau[k] * tau[k] and now[k] <= SPOILT * score[k]:
                 _keep(k, ax, az, as_, at, ak, x, z, s, tau, kappa)
             better = now[k] < 0.9 * score[k]
             if better or found[k] == INFEASIBLE or found[k] == NO_MINIMUM:
@@ -226,7 +227,7 @@ def _run(
         _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau, False)
         for k in range(lanes):
             after[k] = -(d_kappa[k] + kappa[k] * d_tau[k]) / tau[k]
-        _reach(on, room, s, z, tau, kappa, d_tau, after, reach)
+        _reach(on, room, s, z, tau, kappa, d_tau, after, reach, 1.0)
         for k in range(lanes):
             sigma[k] = (1.0 - reach[k]) ** 3
             mu[k] *= sigma[k]
@@ -236,7 +237,7 @@ def _run(
         _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau, careful)
         for k in range(lanes):
             after[k] = -(d_kappa[k] + kappa[k] * d_tau[k]) / tau[k]
-        _reach(on, room, s, z, tau, kappa, d_tau, after, reach)
+        _reach(on, room, s, z, tau, kappa, d_tau, after, reach, 1.0)
         for k in range(lanes):
             going = verdict[k] == FAILED
             steps[k] += going
@@ -547,10 +548,11 @@ def _reach(
     d_tau: Floats,
     d_kappa: Floats,
     out: Floats,
+    most: float,
 ) -> None:
-    """The largest steps up to one that stay in the cones."""
+    """The largest steps up to a length that stay in the cones."""
     for k in range(out.size):
-        out[k] = 1.0
+        out[k] = most
         if d_tau[k] < 0:
             out[k] = min(out[k], -tau[k] / d_tau[k])
         if d_kappa[k] < 0:
@@ -605,7 +607,8 @@ def _pull(
             for k in range(lanes):
                 room.ds[i, k] = -(room.ds[i, k] + room.offset[i, k])
         room.ds[: on.zero] = 0.0
-        _reach(on, room, s, z, none, none, none, none, reach)
+        # Of which 99 % is a whole step: short of it Newton's method would not converge to the last digits.
+        _reach(on, room, s, z, none, none, none, none, reach, 1.0 / 0.99)
         _advance(room, x, z, s, reach)
     _scale(on, work, room, s, z)
     factor(on, of, work)

@@ -26,7 +26,7 @@ def make_engine(
     gradient: Literal["exact", "smoothed"] | Exact | Smoothed = "exact",
     on_failure: Literal["mask", "raise"] = "mask",
 ) -> Engine:
-    """An engine from its name ("auto": the fastest installed, program by program), a back end, or an engine itself."""
+    """An engine from its name ("auto": what suits each program best), a back end, or an engine itself."""
     if isinstance(engine, Engine):
         return engine
     if isinstance(gradient, str):
@@ -38,5 +38,7 @@ def make_engine(
     if isinstance(engine, str):
         if engine not in BACKENDS:
             raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(BACKENDS)}.")
-        return Engine(BACKENDS[engine](), ClarabelRescue(), gradient, on_failure)
+        quick = isinstance(gradient, Smoothed)
+        backend = Automatic(quick) if engine == "auto" else BACKENDS[engine]()
+        return Engine(backend, ClarabelRescue(), gradient, on_failure)
     return Engine(engine, ClarabelRescue(), gradient, on_failure)

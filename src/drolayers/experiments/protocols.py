@@ -45,6 +45,8 @@ _PUBLISHED_LEARNER: dict[str, Any] = {
     "leave_one_out": False,
     "gradient_clip": None,
     "enumerate_up_to": 0,
+    # Exact to a per mille, and several times faster; it makes no difference to what is learnt.
+    "engine": "batched",
 }
 
 _NEWSVENDOR_PAPER = Settings(
@@ -69,7 +71,9 @@ _NEWSVENDOR_PAPER = Settings(
         weights={"0.mu": 5.0, "1.mu": 5.0},
     ),
 )
-_NEWSVENDOR_STRONG = Settings(learner={"pretrain_epochs": 40, "epochs": 30, "lr": 1e-3, "batch_size": 50})
+_NEWSVENDOR_STRONG = Settings(
+    learner={"pretrain_epochs": 40, "epochs": 30, "lr": 1e-3, "batch_size": 50, "engine": "batched"}
+)
 
 _PORTFOLIO_PAPER = Settings(
     learner={
@@ -125,8 +129,8 @@ _MIXED_STRONG = Settings(
     baselines={"mean": {"epochs": 100}},
 )
 
-_ROBUSTNESS = {"pretrain_epochs": 40, "epochs": 40, "lr": 1e-3, "batch_size": 25}
-_NO_SET = {**_ROBUSTNESS, "pretrain_epochs": 100}
+_ROBUSTNESS = {"pretrain_epochs": 40, "epochs": 40, "lr": 1e-3, "batch_size": 25, "engine": "batched"}
+_NO_SET = {"pretrain_epochs": 100, "epochs": 40, "lr": 1e-3, "batch_size": 25}
 
 
 def _quick(strong: Settings, **learner: Any) -> Settings:

@@ -82,7 +82,8 @@ class Search:
         # Boxes are copied often, and most integers are binary: a quarter of the bytes is a quarter of the time.
         largest = np.abs(np.concatenate([low[self.good], high[self.good]])).max(initial=0.0)
         kind = np.int8 if largest <= SMALL else np.int32
-        self.lower, self.upper = (np.where(self.good[:, None], end, 0.0).astype(kind) for end in (low, high))
+        self.lower: Array = np.where(self.good[:, None], low, 0.0).astype(kind)
+        self.upper: Array = np.where(self.good[:, None], high, 0.0).astype(kind)
         items = np.flatnonzero(self.good & (self.lower <= self.upper).all(1))
         whole = Nodes(items, self.lower[items], self.upper[items], np.full(items.size, -np.inf))
         self.open, self.proposed = self._fresh(whole), Nodes.none(program.integers.numel())

@@ -1,0 +1,184 @@
+"""Options of the learner that change what is fitted and how: polynomials, locations, anchor, sampling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import drolayers as dro
+from drolayers.learning.model import SetModel, polynomials
+from drolayers.surrogate import Energy
+from tests.learning.small import learner, sales, shop
+
+
+def _curved(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Contexts, outcomes, and their true means, which bend strongly."""
+    rng = np.random.default_rng(seed)
+    Z = rng.uniform(-1.0, 1.0, size=(count, 1))
+    mean = 5.0 + 4.0 * np.concatenate([Z**2, -(Z**2)], 1)
+    return Z, mean + 0.1 * rng.standard_normal((count, 2)), mean
+
+
+def _fitted(**settings: Any) -> dro.DecisionFocusedLearner:
+    """A learner of the continuous shop."""
+    return learner(shop(False).problem, **settings)
+
+
+def test_polynomials_are_all_monomials() -> None:
+    z = torch.tensor([[2.0, 3.0], [-1.0, 5.0]])
+    a, b = z[:, 0], z[:, 1]
+    torch.testing.assert_close(polynomials(z, 1), z)
+    torch.testing.assert_close(polynomials(z, 2), torch.stack([a, b, a * a, a * b, b * b], 1))
+    cubic = polynomials(z, 3)
+    assert cubic.shape == (2, 9)
+    torch.testing.assert_close(cubic[:, 5:], torch.stack([a**3, a * a * b, a * b * b, b**3], 1))
+
+
+def test_degree_reaches_the_default_model() -> None:
+    Z, Y = sales(20)
+    model = _fitted(degree=2, epochs=1, pretrain_epochs=1).fit(Z, Y).pipeline_.model
+    assert isinstance(model, SetModel)
+    assert model.degree == 2
+    assert model.networks[0][0].in_features == 5
+    inner = (polynomials(torch.as_tensor(Z), 2) - model.input_shift) / model.input_scale
+    assert bool((inner.std(0) > 0.5).all())  # monomials are standardised one by one
+
+
+def test_without_hidden_layers_a_degree_of_two_bends() -> None:
+    """A linear model cannot follow a parabola, one of its squares can."""
+    Z, Y, mean = _curved(200)
+    errors = []
+    for degree in (1, 2):
+        model = _fitted(
+            hidden=(), degree=degree, strategy="prediction", pretrain_epochs=120, pretrain_lr=0.05, validation_share=0.0
+        )
+        errors.append(np.abs(model.fit(Z, Y).predict_set(Z)["0.mu"] - mean).mean())
+    assert errors[1] < 0.25 * errors[0]
+
+
+@pytest.mark.parametrize("degree", [0, -1, 1.5, "2"])
+def test_a_degree_that_is_none_is_refused(degree: Any) -> None:
+    with pytest.raises(dro.ModelError, match="degree"):
+        _fitted(degree=degree).fit(*sales(20))
+
+
+def test_outcomes_have_no_bias_of_neighbours() -> None:
+    """The neighbours' mean flattens a bend; with many of them among few points the difference is plain."""
+    Z, Y, mean = _curved(60)
+    errors = {}
+    for locations in ("nominal", "outcomes"):
+        model = _fitted(
+            nominal=dro.nominal.KNN(k=25),
+            hidden=(),
+            degree=2,
+            strategy="prediction",
+            pretrain_epochs=150,
+            pretrain_lr=0.05,
+            batch_size=60,
+            validation_share=0.0,
+            projection=None,
+            locations=locations,
+        )
+        errors[locations] = float(np.abs(model.fit(Z, Y).predict_set(Z)["0.mu"] - mean).mean())
+    assert errors["outcomes"] < 0.5 * errors["nominal"]
+
+
+def test_bounds_are_still_fitted_to_the_neighbours() -> None:
+    """A single outcome has no spread, so σ must come from Q_z, however locations are fitted."""
+    Z, Y, _ = _curved(60)
+    model = _fitted(
+        strategy="prediction",
+        locations="outcomes",
+        hidden=(),
+        degree=2,
+        pretrain_epochs=150,
+        pretrain_lr=0.05,
+        projection=None,
+    ).fit(Z, Y)
+    contexts = torch.as_tensor(Z)
+    atoms, mass = model.pipeline_.nominal(contexts)
+    sets = model.predict_set(contexts)
+    spread = (mass * ((atoms - sets["0.mu"][:, None]) ** 2).sum(2)).sum(1)
+    assert float(sets["0.sigma"].mean()) == pytest.approx(float(spread.mean()), rel=0.5)
+
+
+def test_unknown_locations_are_refused() -> None:
+    with pytest.raises(dro.ModelError, match="locations must be 'nominal' or 'outcomes'"):
+        _fitted(locations="neighbours").fit(*sales(20))
+
+
+def test_a_huge_anchor_keeps_locations_at_the_regression() -> None:
+    """Trained on decisions alone locations drift; with a huge anchor they end where the outcomes' regression does."""
+    Z, Y = sales(60)
+    common = {
+        "hidden": (),
+        "locations": "outcomes",
+        "pretrain_epochs": 120,
+        "pretrain_lr": 0.05,
+        "batch_size": 60,
+        "validation_share": 0.0,
+    }
+    start = _fitted(strategy="prediction", **common).fit(Z, Y).predict_set(Z)["0.mu"]
+    moved = {}
+    for anchor in (0.0, 1e6):
+        model = _fitted(anchor=anchor, epochs=25, lr=0.02, lr_divisor=1.0, **common).fit(Z, Y)
+        moved[anchor] = float(np.abs(model.predict_set(Z)["0.mu"] - start).mean())
+    assert moved[0.0] > 0.05
+    assert moved[1e6] < 0.3 * moved[0.0]
+
+
+@pytest.mark.parametrize("anchor", [-1.0, -1e-9, float("nan")])
+def test_a_negative_anchor_is_refused(anchor: float) -> None:
+    with pytest.raises(dro.ModelError, match="anchor"):
+        _fitted(anchor=anchor).fit(*sales(20))
+
+
+def test_a_ball_has_nothing_to_anchor() -> None:
+    with pytest.raises(dro.ModelError, match="anchor= needs a moment set"):
+        learner(shop(ambiguity="ball").problem, anchor=1.0).fit(*sales(20))
+
+
+def test_proposal_and_enumeration_reach_the_layer() -> None:
+    Z, Y = sales(20)
+    proposal = Energy()
+    model = learner(shop().problem, epochs=1, pretrain_epochs=1, proposal=proposal, enumerate_up_to=7).fit(Z, Y)
+    layer = model.pipeline_.layer
+    assert layer.proposal is proposal
+    assert layer.enumerate_up_to == 7
+
+
+@pytest.mark.parametrize(("limit", "sampled"), [(0, True), (32, False)])
+def test_enumerate_up_to_decides_who_is_asked(limit: int, sampled: bool) -> None:
+    """Two switches make four combinations: enumerated by default, and found by the oracle where that is forbidden."""
+    Z, Y = sales(20)
+    model = learner(shop().problem, epochs=1, pretrain_epochs=1, enumerate_up_to=limit).fit(Z, Y)
+    model.pipeline_.train()
+    decision = model.pipeline_(torch.as_tensor(Z[:3]))
+    assert (decision.oracle is not None) == sampled
+    assert bool(decision.ok.all())
+
+
+def test_saving_keeps_the_degree(tmp_path: Path) -> None:
+    Z, Y = sales(30)
+    problem = shop().problem
+    model = learner(problem, degree=3, epochs=1, pretrain_epochs=1).fit(Z, Y)
+    model.save(tmp_path / "model.safetensors")
+    again = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
+    assert again.degree == again.pipeline_.model.degree == 3
+    for name, value in model.predict_set(Z).items():
+        np.testing.assert_allclose(again.predict_set(Z)[name], value, rtol=1e-12)
+    for variable, value in model.decide(Z).items():
+        np.testing.assert_allclose(again.decide(Z)[variable], value, atol=1e-7)
+
+
+def test_saving_keeps_the_other_options(tmp_path: Path) -> None:
+    Z, Y = sales(30)
+    problem = shop().problem
+    options = {"locations": "outcomes", "anchor": 0.5, "enumerate_up_to": 3}
+    learner(problem, epochs=1, pretrain_epochs=1, **options).fit(Z, Y).save(tmp_path / "model.safetensors")
+    again = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
+    assert {name: getattr(again, name) for name in options} == options
