@@ -32,7 +32,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, place: object, *missing: str) -> N
 def both(monkeypatch: pytest.MonkeyPatch) -> Automatic:
     """A default back end with both choices, wherever the tests run."""
     monkeypatch.setattr(gpu, "find_spec", lambda module: object())
-    return Automatic(general=Diffcp())
+    return Automatic(quick=True, general=Diffcp())
 
 
 def _dense(columns: int) -> ConeProgram:
@@ -45,6 +45,12 @@ def _dense(columns: int) -> ConeProgram:
 @pytest.mark.parametrize("name", ["entropy", "power", "every_cone"])
 def test_other_cones_go_to_the_general_back_end(both: Automatic, name: str) -> None:
     assert both.choice(family(name).program, CPU) is both.general
+
+
+@pytest.mark.parametrize("name", ["lp", "socp"])
+def test_unless_quick_the_cpu_goes_to_the_general_back_end(name: str) -> None:
+    backend = Automatic(general=Diffcp())
+    assert backend.choice(family(name).program, CPU) is backend.general
 
 
 @pytest.mark.parametrize("name", ["lp", "qp", "socp", "portfolio"])
@@ -69,7 +75,7 @@ def test_fill_decides(both: Automatic) -> None:
 
 def test_without_numba_the_cpu_goes_to_the_general_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
     _without(monkeypatch, gpu, "numba")
-    backend = Automatic(general=Diffcp())
+    backend = Automatic(quick=True, general=Diffcp())
     assert not backend.batched.compiled
     assert backend.choice(family("lp").program, CPU) is backend.general
 
@@ -107,8 +113,9 @@ def test_it_can_what_either_can(both: Automatic) -> None:
 
 @pytest.mark.parametrize("general", [Moreau(), Diffcp(), None])
 def test_a_tolerance_is_passed_on(general: Moreau | Diffcp | None) -> None:
-    found = Automatic(general=general).with_tolerance(1e-5)
+    found = Automatic(quick=True, general=general).with_tolerance(1e-5)
     assert isinstance(found, Automatic)
+    assert found.quick
     assert found.batched.tolerance == 1e-5
     if general is None:
         assert found.general is None
@@ -118,8 +125,9 @@ def test_a_tolerance_is_passed_on(general: Moreau | Diffcp | None) -> None:
     assert Batched().tolerance != 1e-5
 
 
-def test_it_gives_what_its_choice_gives() -> None:
-    member, backend = family("socp"), Automatic()
+@pytest.mark.parametrize("quick", [False, True])
+def test_it_gives_what_its_choice_gives(quick: bool) -> None:
+    member, backend = family("socp"), Automatic(quick=quick)
     values = member.program.values(member.theta(4, seed=1))
     chosen = backend.choice(member.program, CPU)
     found, expected = (b.solve(member.program, values, Exact(), None) for b in (backend, chosen))

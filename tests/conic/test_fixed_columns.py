@@ -106,7 +106,7 @@ def test_smoothed_gradient_with_fixed_columns(curved: bool, level: float, device
     theta = _theta(4)
     fixed = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     weight = torch.tensor([1.0, -2.0, 0.5, 0.0, 0.0], dtype=torch.float64).roll(int(program.integers.min() == 0) * 2)
-    leaf = theta.to(device).requires_grad_()
+    leaf = theta.clone().to(device).requires_grad_()
     engine = Engine(Batched(), gradient=dro.Smoothed(level))
     solution = engine.solve(program, leaf, fixed=fixed.to(device))
     assert bool(solution.ok.all())
@@ -129,10 +129,10 @@ def test_fixed_columns_stay_where_they_are() -> None:
     """The room is for the derivative alone; and the smaller the level, the closer the path is to the solution."""
     program, theta = _program(True), _theta(4)
     fixed = torch.tensor([[0.0, 1.0]] * 4, dtype=torch.float64)
-    solution = Engine(Batched(), gradient=dro.Smoothed(1e-2)).solve(program, theta.requires_grad_(), fixed=fixed)
+    solution = Engine(Batched(), gradient=dro.Smoothed(1e-2)).solve(program, theta.clone().requires_grad_(), fixed=fixed)
     torch.testing.assert_close(solution.primal[:, program.integers], fixed, rtol=0, atol=1e-7)
     ends = [
-        torch.stack([_path(program, row.detach(), fixed[0], level, _interior(program, fixed[0])) for row in theta])
+        torch.stack([_path(program, row, fixed[0], level, _interior(program, fixed[0])) for row in theta])
         for level in (1e-2, 1e-4, 1e-6)
     ]
     distances = [float((end - solution.primal.detach()).norm()) for end in ends]

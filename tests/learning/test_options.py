@@ -11,6 +11,7 @@ import torch
 
 import drolayers as dro
 from drolayers.learning.model import SetModel, polynomials
+from drolayers.learning.pretraining import PredictionLoss
 from drolayers.surrogate import Energy
 from tests.learning.small import learner, sales, shop
 
@@ -50,11 +51,17 @@ def test_degree_reaches_the_default_model() -> None:
 
 def test_without_hidden_layers_a_degree_of_two_bends() -> None:
     """A linear model cannot follow a parabola, one of its squares can."""
-    Z, Y, mean = _curved(200)
+    Z, Y, mean = _curved(100)
     errors = []
     for degree in (1, 2):
         model = _fitted(
-            hidden=(), degree=degree, strategy="prediction", pretrain_epochs=120, pretrain_lr=0.05, validation_share=0.0
+            hidden=(),
+            degree=degree,
+            strategy="prediction",
+            pretrain_epochs=150,
+            pretrain_lr=0.05,
+            batch_size=100,
+            validation_share=0.0,
         )
         errors.append(np.abs(model.fit(Z, Y).predict_set(Z)["0.mu"] - mean).mean())
     assert errors[1] < 0.25 * errors[0]
@@ -88,22 +95,23 @@ def test_outcomes_have_no_bias_of_neighbours() -> None:
 
 
 def test_bounds_are_still_fitted_to_the_neighbours() -> None:
-    """A single outcome has no spread, so σ must come from Q_z, however locations are fitted."""
-    Z, Y, _ = _curved(60)
-    model = _fitted(
-        strategy="prediction",
-        locations="outcomes",
-        hidden=(),
-        degree=2,
-        pretrain_epochs=150,
-        pretrain_lr=0.05,
-        projection=None,
-    ).fit(Z, Y)
-    contexts = torch.as_tensor(Z)
-    atoms, mass = model.pipeline_.nominal(contexts)
-    sets = model.predict_set(contexts)
-    spread = (mass * ((atoms - sets["0.mu"][:, None]) ** 2).sum(2)).sum(1)
-    assert float(sets["0.sigma"].mean()) == pytest.approx(float(spread.mean()), rel=0.5)
+    """A single outcome has no spread, so σ is pulled to that of Q_z, however locations are fitted."""
+    ambiguity = shop(False).problem.ambiguity
+    Y = torch.as_tensor(sales(20)[1])
+    loss = PredictionLoss(ambiguity, Y)
+    nominal = (Y[torch.arange(15).reshape(3, 5)], torch.full((3, 5), 0.2, dtype=torch.float64))
+    gradients = []
+    for outcomes in (None, Y[15:18]):
+        mu = (Y[15:18] + 0.0).requires_grad_()
+        sigma = torch.full((3,), 0.1, dtype=torch.float64, requires_grad=True)
+        theta = ambiguity.pack({"0.mu": mu, "0.sigma": sigma})
+        gradients.append(torch.autograd.grad(loss(theta, nominal, "bound", outcomes), (mu, sigma)))
+    (to_neighbours, first), (to_outcomes, second) = gradients
+    torch.testing.assert_close(first, second)
+    assert bool((first < 0).all())
+    assert bool((to_neighbours.abs().amax(1) > 1e-3).all())
+    # Here μ is the outcome itself, which is where its own term is smallest.
+    torch.testing.assert_close(to_outcomes, torch.zeros_like(to_outcomes))
 
 
 def test_unknown_locations_are_refused() -> None:
