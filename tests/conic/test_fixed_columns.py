@@ -26,7 +26,7 @@ DEVICES = [
 
 
 def _program(curved: bool) -> ConeProgram:
-    """Three amounts and two switches; θ stands in q, b and A, but nowhere in their largest entries, which scale them."""
+    """Three amounts and two switches; θ stands in q, b and A, but not in their largest entries, which scale them."""
     x, on = cp.Variable(3, nonneg=True), cp.Variable(2, boolean=True)
     c, G, h = cp.Parameter(3), cp.Parameter((2, 3)), cp.Parameter(2)
     cost = c @ x + np.array([5.0, -3.0]) @ on
@@ -98,7 +98,7 @@ def _interior(program: ConeProgram, fixed: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("level", [1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("level", [1e-2, 1e-3])
 @pytest.mark.parametrize("curved", [False, True])
 def test_smoothed_gradient_with_fixed_columns(curved: bool, level: float, device: str) -> None:
     program = _program(curved)
@@ -115,7 +115,7 @@ def test_smoothed_gradient_with_fixed_columns(curved: bool, level: float, device
     h = 1e-5
     expected = torch.zeros_like(theta)
     for item, (row, at) in enumerate(zip(theta, fixed, strict=True)):
-        start = _interior(program, at)
+        start = _path(program, row, at, level, _interior(program, at))
         for entry in range(theta.shape[1]):
             step = torch.zeros_like(row).index_fill(0, torch.tensor([entry]), h)
             ends = [_path(program, row + sign * step, at, level, start) @ weight for sign in (1.0, -1.0)]
@@ -129,7 +129,9 @@ def test_fixed_columns_stay_where_they_are() -> None:
     """The room is for the derivative alone; and the smaller the level, the closer the path is to the solution."""
     program, theta = _program(True), _theta(4)
     fixed = torch.tensor([[0.0, 1.0]] * 4, dtype=torch.float64)
-    solution = Engine(Batched(), gradient=dro.Smoothed(1e-2)).solve(program, theta.clone().requires_grad_(), fixed=fixed)
+    solution = Engine(Batched(), gradient=dro.Smoothed(1e-2)).solve(
+        program, theta.clone().requires_grad_(), fixed=fixed
+    )
     torch.testing.assert_close(solution.primal[:, program.integers], fixed, rtol=0, atol=1e-7)
     ends = [
         torch.stack([_path(program, row, fixed[0], level, _interior(program, fixed[0])) for row in theta])

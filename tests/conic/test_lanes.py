@@ -56,7 +56,11 @@ def _shapes(items: int, shared: bool, quadratic: bool) -> tuple[cp.Problem, list
 
 def _draw(items: int, batch: int) -> Tensor:
     rng = np.random.default_rng(batch)
-    c, w, h = 3 * rng.normal(size=(batch, items)), rng.uniform(0.5, 1.0, (batch, items)), rng.uniform(0, 0.4, (batch, 1))
+    c, w, h = (
+        3 * rng.normal(size=(batch, items)),
+        rng.uniform(0.5, 1.0, (batch, items)),
+        rng.uniform(0, 0.4, (batch, 1)),
+    )
     return torch.tensor(np.concatenate([c, w, h], 1))
 
 
@@ -133,7 +137,7 @@ def test_points_and_verdicts_agree(name: str, batch: int) -> None:
         _assert_near(getattr(b, field) / b.tau, getattr(a, field) / a.tau, accuracy)
 
 
-@pytest.mark.parametrize("level", [1e-2, 1e-5])
+@pytest.mark.parametrize("level", [1e-3, 1e-5])
 @pytest.mark.parametrize("batch", SIZES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_path_and_its_derivative_agree(name: str, batch: int, level: float) -> None:
@@ -161,6 +165,7 @@ def test_a_broken_step_does_not_serve_the_derivative(name: str) -> None:
     """Arithmetic may break down after the best point; the point that the derivative starts from is an earlier one."""
     data, *found = _both(name, _values(name, 500), EXACT)
     for outcome in found:
+        assert bool((outcome.verdict == int(Status.OPTIMAL)).all())
         at = outcome.anchor
         error = (data.rows(at.x / at.tau) + at.s / at.tau - data.b).abs().amax(0)
         assert float(error.max()) < 1e-3
@@ -197,7 +202,6 @@ def test_two_threads_give_what_one_gives(name: str) -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         outcome = lanes_ipm.solve_lanes(structure, data, TOLERANCE, STEPS, level)
-        assert lanes_ipm.lane_count(structure, 70) * threads < 70 or threads == 2
         found.append((outcome, lanes_ipm.pull_lanes(structure, data, level, outcome.anchor, dx)))
     (one, pulled), (two, others) = found
     assert two.verdict.tolist() == one.verdict.tolist()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import pytest
 import torch
 
+from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine, Exact, Smoothed
 from drolayers.conic.gpu import Batched, _rounded
+from drolayers.conic.program import ConeProgram
 from drolayers.problems import Newsvendor
 from drolayers.status import Status
-from tests.conic.families import family
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -30,11 +32,10 @@ def test_two_solves_of_one_shape(items: int, gradient: Exact | Smoothed) -> None
     shop = Newsvendor("SOC-III")
     program = shop.problem.program
     engine = Engine(Batched(), gradient=gradient)
-    torch.manual_seed(0)
     for seed in (0, 1, 2):
         contexts = torch.rand(items, 1, generator=torch.Generator().manual_seed(seed)).double().numpy()
-        packed = program.pack(shop.problem.ambiguity.unpack(shop.full_knowledge(contexts)))
-        here, there = packed.clone().requires_grad_(), packed.cuda().requires_grad_()
+        packed = shop.problem.features(shop.full_knowledge(contexts))[1]
+        here, there = (packed.clone().to(device).requires_grad_() for device in ("cpu", "cuda"))
         expected, found = engine.solve(program, here), engine.solve(program, there)
         assert found.statuses == expected.statuses == [Status.OPTIMAL] * items
         torch.testing.assert_close(found.objective.cpu(), expected.objective, rtol=1e-7, atol=1e-7)
@@ -43,14 +44,24 @@ def test_two_solves_of_one_shape(items: int, gradient: Exact | Smoothed) -> None
         torch.testing.assert_close(there.grad.cpu(), here.grad, rtol=1e-3, atol=1e-3)
 
 
-@CUDA
-def test_statuses_are_those_of_the_call() -> None:
+def _budget() -> ConeProgram:
+    """Twenty amounts up to one, tied by a budget: no more than twenty can be spent."""
+    x, c, h = cp.Variable(20, nonneg=True), cp.Parameter(20), cp.Parameter()
+    return compile_program(cp.Problem(cp.Minimize(c @ x), [x <= 1, cp.sum(x) == h]), [c, h])
+
+
+def test_these_programs_are_of_the_kind_that_is_recorded() -> None:
+    for program in (Newsvendor("SOC-III").problem.program, _budget()):
+        assert Batched().plan(program, torch.device("cpu")).arrow.pivot_free
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_statuses_are_those_of_the_call(device: str) -> None:
     """A solvable batch, then one with an infeasible item at the same place, then the first again."""
-    member = family("fragile_lp")
-    engine = Engine(Batched())
-    good = member.theta(4, seed=0)
+    program, engine = _budget(), Engine(Batched())
+    good = torch.cat([torch.randn(4, 20, generator=torch.Generator().manual_seed(0)), torch.full((4, 1), 5.5)], 1)
     bad = good.clone()
-    bad[2, -1] = -1.0
+    bad[2, -1] = 21.0
     for theta, wanted in ((good, Status.OPTIMAL), (bad, Status.INFEASIBLE), (good, Status.OPTIMAL)):
-        statuses = engine.solve(member.program, theta.cuda()).statuses
+        statuses = engine.solve(program, theta.double().to(device)).statuses
         assert statuses == [Status.OPTIMAL, Status.OPTIMAL, wanted, Status.OPTIMAL]

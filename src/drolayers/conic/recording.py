@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import ipm
-from drolayers.conic.ipm import CHECK_EVERY, FIRST_CHECK, Iterate, Outcome, Progress
+from drolayers.conic.ipm import CHECK_EVERY, FIRST_CHECK, ROUGH_STEPS, Iterate, Outcome, Progress
 from drolayers.conic.system import Data, SystemPlan
 
 KEPT = 32
@@ -68,7 +68,7 @@ class Recording:
             for k in range(max_iter):
                 if k >= FIRST_CHECK and k % CHECK_EVERY == 0 and not bool(self.progress.running.any()):
                     break
-                (self.rough if k < FIRST_CHECK else self.step).replay()
+                (self.rough if k < ROUGH_STEPS else self.step).replay()
             self.progress.update(self.data, self.current, tolerance, level)
             every = torch.arange(self.steps.numel(), device=self.steps.device)
             found = self.progress.pick(every)
