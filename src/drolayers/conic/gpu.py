@@ -18,6 +18,7 @@ from torch import Tensor
 
 from drolayers.conic import ipm
 from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.implicit import completed_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.recording import Recordings
 from drolayers.conic.solution import WarmStart
@@ -100,6 +101,7 @@ class Batched:
     ) -> Raw:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
         items, values = len(values), values.detach()
+        given = values
         if values.q.device.type == "cuda":
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
             values = values[torch.arange(_rounded(items), device=values.q.device).clamp(max=items - 1)]
@@ -112,10 +114,13 @@ class Batched:
         tau = torch.where(small | (at.tau > 1e-8), at.tau, torch.ones_like(at.tau))
         x, z, s = at.x / tau, at.z / tau, at.s / tau
         pullback = None if gradient is None else self._pullback(program, data, level, outcome.anchor)
+        x, z, s = ((v * d).T[:items].contiguous() for v, d in ((x, data.D), (z, data.E), (s, 1.0 / data.E)))
+        if pullback is not None and isinstance(gradient, Exact):
+            pullback = completed_pullback(program, given, x, z, s, pullback)
         return Raw(
-            (x * data.D).T[:items].contiguous(),
-            (z * data.E).T[:items].contiguous(),
-            (s / data.E).T[:items].contiguous(),
+            x,
+            z,
+            s,
             outcome.verdict[:items],
             outcome.steps[:items],
             pullback,

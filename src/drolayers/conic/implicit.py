@@ -66,6 +66,24 @@ def checked_pullback(
     return pullback
 
 
+def completed_pullback(
+    program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: Tensor, first: Pullback
+) -> Pullback:
+    """The first pullback, and the implicit one for items where its arithmetic broke down."""
+    second = implicit_pullback(program, values, x, z, s)
+
+    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        gradients = list(first(dx))
+        whole = torch.stack([gradient.isfinite().all(1) for gradient in gradients]).all(0)
+        broken = ~whole & (dx != 0).any(1)
+        if bool(broken.any()):
+            others = second(torch.where(broken[:, None], dx, torch.zeros_like(dx)))
+            gradients = [torch.where(broken[:, None], o, g) for o, g in zip(others, gradients, strict=True)]
+        return gradients[0], gradients[1], gradients[2], gradients[3]
+
+    return pullback
+
+
 def adjoint_defect(
     program: ConeProgram,
     values: Values,
