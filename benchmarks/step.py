@@ -3,7 +3,7 @@
     python benchmarks/step.py                    100, 200, 400, 800 assets, each asset its own bound and in fours; CPU
     python benchmarks/step.py --peer 100 800     sizes at which the paper's pipeline is run (a few items, scaled up)
     python benchmarks/step.py --device cuda      on a GPU, beside Moreau's CUDA back end where that is installed
-    python benchmarks/step.py --plot step.png    a picture of the times
+    python benchmarks/step.py --plot step.png --files benchmarks/step-cpu.json benchmarks/step-h200.json
 
 A step is the paper's: learning layer, projection layer, T = 3 best integer decisions, the DRO layer at S = 4 points,
 and the backward pass, for a batch of 100 portfolios of which a fifth of the assets come in lots. The peer is
@@ -15,8 +15,11 @@ marked with >. Wall time.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,22 +47,27 @@ def show(name: str, group: int, assets: int, seconds: dict[str, float], note: st
     print(f"{assets:6d} {assets // group:6d}  {name:18s} {stages} {sum(seconds.values()):10.3f}  {note}", flush=True)
 
 
-def plot(path: Path, found: dict[str, list[StepTime]], peers: dict[int, float]) -> None:
-    """Times by number of assets, on logarithmic axes."""
+def plot(path: Path, files: list[Path]) -> None:
+    """Times by number of assets, on logarithmic axes, from what earlier runs wrote."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5, 3.8), layout="constrained")
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     axes = figure.subplots()
-    for label, times in found.items():
-        axes.plot([t.assets for t in times], [t.total for t in times], "o-", label=f"drolayers, {label}")
-    if peers:
-        axes.plot(list(peers), list(peers.values()), "s--", color="#444444", label="cvxpylayers and SCIP (scaled up)")
-    axes.set(xscale="log", yscale="log", xlabel="assets", ylabel="seconds a step, batch of 100")
-    axes.set_xticks([t.assets for t in next(iter(found.values()))])
-    axes.get_xaxis().set_major_formatter("{x:.0f}")
-    axes.get_xaxis().set_minor_formatter("")
+    lines: dict[tuple[str, str, int], list[tuple[int, float]]] = {}
+    for file in files:
+        found = json.loads(file.read_text())
+        for row in found["rows"]:
+            line = lines.setdefault((found["machine"], row["name"], row["group"]), [])
+            line.append((row["assets"], sum(row["seconds"].values())))
+    for (machine, name, group), points in sorted(lines.items(), key=lambda item: -item[1][-1][1]):
+        bounds = "a bound for every asset" if group == 1 else f"a bound for every {group} assets"
+        peer = name != "drolayers"
+        axes.plot(*zip(*points, strict=True), "s--" if peer else "o-", lw=1.2, label=f"{name}, {bounds}; {machine}")
+    axes.set(xscale="log", yscale="log", xlabel="assets", ylabel="seconds a training step, batch of 100")
+    axes.set_xticks([100, 200, 400, 800], ["100", "200", "400", "800"])
+    axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(0.0, 0.55))
     figure.savefig(path, dpi=150)
 
 
@@ -75,8 +83,13 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a call of SCIP")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--engines", nargs="+", help="of the layer; ours first")
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--plot", type=Path, help="picture to draw of the files given with --files")
+    parser.add_argument("--files", type=Path, nargs="+", help="results of earlier runs; nothing is measured then")
     arguments = parser.parse_args()
+    if arguments.files:
+        plot(arguments.plot or Path("step.png"), arguments.files)
+        return
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
@@ -85,7 +98,7 @@ def main() -> None:
     print("Seconds for a batch of 100, T = 3, S = 4, smoothed gradients.\n")
     print(f"assets bounds  {'':18s} " + " ".join(f"{name:>10s}" for name in STAGES) + f" {'all':>10s}")
     found: dict[str, list[StepTime]] = {}
-    peers: dict[int, float] = {}
+    rows: list[dict[str, Any]] = []
     for group in arguments.groups:
         for assets in arguments.assets:
             own = None
@@ -100,6 +113,7 @@ def main() -> None:
                 name = "drolayers" if engine in ("auto", "batched") else f"with {engine}"
                 note = f"{measured.memory / 1e9:.2f} GB, {measured.masked} masked"
                 show(name, group, assets, measured.seconds, note)
+                rows.append({"name": name, "assets": assets, "group": group, "seconds": measured.seconds})
                 if own is measured:
                     label = "each asset its bound" if group == 1 else f"bounds for groups of {group}"
                     found.setdefault(label, []).append(measured)
@@ -108,14 +122,15 @@ def main() -> None:
                 cut = seconds["integer"] / BATCH > 0.99 * arguments.limit
                 ratio = sum(seconds.values()) / own.total
                 show("paper's pipeline", group, assets, seconds, f"{'>' if cut else ''}{ratio:,.0f}x ours")
-                if group == 1:
-                    peers[assets] = sum(seconds.values())
+                name = "cvxpylayers and SCIP (scaled up)"
+                rows.append({"name": name, "assets": assets, "group": group, "seconds": seconds})
     print()
     for label, times in found.items():
         if len(times) > 1:
             print(f"Growth from {times[0].assets} to {times[-1].assets}, {label}: n^{growth(times[0], times[-1]):.2f}")
-    if arguments.plot is not None:
-        plot(arguments.plot, found, peers)
+    if arguments.json is not None:
+        machine = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{os.cpu_count()} cores"
+        arguments.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
