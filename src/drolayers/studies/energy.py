@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from drolayers.baselines import SampleAverage, WeightedSampleAverage
 from drolayers.baselines.sibling import ExpectedCost
+from drolayers.conic.automatic import Automatic
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.studies.commitment import Commitment
 from drolayers.studies.forecast import AroundForecast, ResidualAtoms
@@ -117,6 +118,8 @@ def _policy(policy: str, seed: int, commitment: Commitment, training: DayAhead, 
         lr=settings.lr,
         batch_size=settings.batch_size,
         progress=False,
+        # Exact to a per mille next to kinks, and several times faster.
+        engine=Automatic(quick=True),
     )
 
 

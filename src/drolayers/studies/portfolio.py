@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from drolayers.conic.automatic import Automatic
 from drolayers.errors import ModelError
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.studies.allocation import CAP, LEVEL, PER_CENT, Allocation, AssetModel, MarketNeighbours
@@ -129,6 +130,8 @@ def decide(policy: str, seed: int, past: Weeks, now: Weeks, membership: Array, s
         lr=settings.lr,
         batch_size=settings.batch_size,
         progress=False,
+        # Exact to a per mille next to kinks, and several times faster.
+        engine=Automatic(quick=True),
     )
     learner.fit(past.Z[:cut], outcomes[:cut], validation=(past.Z[cut:], outcomes[cut:]))
     return np.asarray(learner.decide(now.Z)[allocation.weights])
