@@ -25,6 +25,19 @@ def test_the_mean_is_learnt_and_decided_upon() -> None:
     assert best < policy.history_[0]["validation"]
 
 
+def test_a_curved_mean_is_linear_in_monomials() -> None:
+    rng = np.random.default_rng(0)
+    portfolio = Portfolio(2)
+    Z = rng.uniform(-1, 1, (600, 2))
+    mean = np.stack([Z[:, 0] * Z[:, 1], 0.5 - Z[:, 0] ** 2], 1)
+    Y = mean + 0.1 * rng.standard_normal((600, 2))
+    errors = {}
+    for degree in (1, 2):
+        policy = MeanPrediction(portfolio.problem, hidden=(), degree=degree, epochs=40, lr=3e-2).fit(Z[:400], Y[:400])
+        errors[degree] = np.sqrt(np.mean((policy.predict(Z[400:]) - mean[400:]) ** 2))
+    assert errors[2] < 0.03 < 0.2 < errors[1]
+
+
 def test_the_best_epoch_is_kept() -> None:
     shop, (Z, Y) = Shop(), sales()
     held_out = sales(20, seed=1)

@@ -177,7 +177,7 @@ def test_the_paper_never_enumerates(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_robustness_judges_every_method_under_every_shift(
     problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    tiny(monkeypatch, "robustness", "strong")
+    tiny(monkeypatch, f"robustness-{problem}", "strong")
     monkeypatch.setattr(robustness, "TEST", 120)
     monkeypatch.setattr(robustness, "POOL", 500)
     rows = []

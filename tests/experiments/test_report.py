@@ -188,8 +188,8 @@ def test_reproduce_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     stored = [json.loads(p.read_text()) for p in (out / "tasks").glob("*.json")]
-    # Five problems; references and mean prediction for each number of assets.
-    assert len(stored) == 5 + 3 + 3
+    # Five problems; references and two mean predictions for each number of assets.
+    assert len(stored) == 5 + 3 + 2 * 3
     done = CliRunner().invoke(app, ["reproduce", "--only", "nothing", "--out", str(out)])
     assert done.exit_code == 1
     assert "There is no experiment 'nothing'" in done.output

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drolayers.experiments.protocols import NAMES, PROTOCOLS
+from drolayers.experiments.registry import EXPERIMENTS
 from drolayers.experiments.reproduce import plan
 from drolayers.experiments.runner import collect, curves, is_finished, run_tasks
 from drolayers.experiments.task import Outcome, Task, fingerprint, row
@@ -43,8 +44,20 @@ def test_fingerprints_tell_settings_apart() -> None:
     first = {"lr": Annealed(1e-3), "hidden": (64, 64)}
     assert fingerprint(first) == fingerprint({"hidden": [64, 64], "lr": Annealed(1e-3)})
     assert fingerprint(first) != fingerprint({"lr": Annealed(2e-3), "hidden": (64, 64)})
-    marks = [fingerprint(settings) for by_protocol in PROTOCOLS.values() for settings in by_protocol.values()]
-    assert len(set(marks)) == len(marks)
+    for settings in PROTOCOLS.values():
+        assert len({fingerprint(one) for one in settings.values()}) == len(settings)
+
+
+def test_a_changed_baseline_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = plan(["portfolio"], ["strong"], seeds=1)
+    settings = PROTOCOLS["portfolio"]["strong"]
+    changed = replace(settings, baselines={**settings.baselines, "mean": {"epochs": 1}})
+    monkeypatch.setitem(PROTOCOLS["portfolio"], "strong", changed)
+    after = plan(["portfolio"], ["strong"], seeds=1)
+    assert [b.method for b, a in zip(before, after, strict=True) if b.fingerprint != a.fingerprint] == ["mean"]
+    monkeypatch.setitem(PROTOCOLS["portfolio"], "strong", replace(changed, neighbours=7))
+    last = plan(["portfolio"], ["strong"], seeds=1)
+    assert [a.method for a, c in zip(after, last, strict=True) if a.fingerprint != c.fingerprint] == ["sets"]
 
 
 def test_a_failing_task_stops_no_other_and_a_second_call_runs_it_alone(tmp_path: Path) -> None:
@@ -134,12 +147,12 @@ def test_unknown_names_are_refused(only: list[str], protocols: list[str]) -> Non
 
 def test_what_is_planned() -> None:
     tasks = plan(seeds=2)
-    count = {name: sum(t.experiment == name for t in tasks) for name in PROTOCOLS}
+    count = {name: sum(t.experiment == name for t in tasks) for name in EXPERIMENTS}
     # Sets by points for two protocols, and a benchmark once; all for two seeds.
     assert count["newsvendor"] == 2 * 3 * (2 * 4 + 1)
     assert {t.protocol for t in tasks if t.experiment == "mixed"} == {*NAMES, "reference"}
     assert {t.columns["group"] for t in tasks if t.experiment == "mixed"} == {1, 2, 4}
     assert count["time"] == 2 * 4
     assert {t.protocol for t in plan(quick=True)} == {"quick", "paper"}
-    assert {t.experiment for t in plan(quick=True)} == set(PROTOCOLS)
+    assert {t.experiment for t in plan(quick=True)} == set(EXPERIMENTS)
     assert {t.seed for t in plan(seeds=range(3, 5), only=["robustness"])} == {3, 4}

@@ -36,6 +36,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
         problem: the decision problem; its set is not used.
         seed: of everything random.
         hidden: widths of the network.
+        degree: of the polynomials of the covariates that the network sees.
         scenarios: number of residuals.
         delta: where the size of the ball begins.
         gamma: where the risk appetite begins.
@@ -54,6 +55,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         *,
         hidden: Sequence[int] = (22, 27),
+        degree: int = 1,
         scenarios: int = 100,
         delta: float = 0.2,
         gamma: float = 0.05,
@@ -65,8 +67,8 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
         validation_share: float = 0.2,
         engine: Any = "auto",
     ) -> None:
-        self.problem, self.seed, self.hidden, self.scenarios = problem, seed, hidden, scenarios
-        self.delta, self.gamma, self.prediction_weight = delta, gamma, prediction_weight
+        self.problem, self.seed, self.hidden, self.degree = problem, seed, hidden, degree
+        self.scenarios, self.delta, self.gamma, self.prediction_weight = scenarios, delta, gamma, prediction_weight
         self.pretrain_epochs, self.epochs, self.lr, self.batch_size = pretrain_epochs, epochs, lr, batch_size
         self.validation_share, self.engine = validation_share, engine
 
@@ -79,6 +81,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
             training,
             held_out,
             hidden=self.hidden,
+            degree=self.degree,
             epochs=self.pretrain_epochs,
             lr=self.lr,
             batch_size=self.batch_size,

@@ -23,6 +23,7 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
         problem: the decision problem; its set is not used.
         seed: of everything random.
         hidden: widths of the network.
+        degree: of the polynomials of the covariates that the network sees.
         epochs: passes over the training data.
         lr: learning rate of Adam, which falls to zero along a half cosine.
         batch_size: items a step.
@@ -37,6 +38,7 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         *,
         hidden: Sequence[int] = (64, 64),
+        degree: int = 1,
         epochs: int = 100,
         lr: float = 3e-3,
         batch_size: int = 50,
@@ -44,8 +46,9 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
         oracle: Any = "auto",
         engine: Any = "auto",
     ) -> None:
-        self.problem, self.seed, self.hidden, self.epochs, self.lr = problem, seed, hidden, epochs, lr
-        self.batch_size, self.validation_share, self.oracle, self.engine = batch_size, validation_share, oracle, engine
+        self.problem, self.seed, self.hidden, self.degree = problem, seed, hidden, degree
+        self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
+        self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
 
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
         """Train the network; validation data decide which epoch is kept."""
@@ -56,6 +59,7 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
             training,
             held_out,
             hidden=self.hidden,
+            degree=self.degree,
             epochs=self.epochs,
             lr=self.lr,
             batch_size=self.batch_size,

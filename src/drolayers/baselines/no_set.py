@@ -34,6 +34,7 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
         problem: the decision problem; its set is not used.
         seed: of everything random.
         hidden: widths of the network.
+        degree: of the polynomials of the covariates that the network sees.
         pretrain_epochs: epochs of training on squared errors.
         pretrain_lr: its learning rate.
         epochs: epochs of training on decisions.
@@ -50,6 +51,7 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         *,
         hidden: Sequence[int] = (64, 64),
+        degree: int = 1,
         pretrain_epochs: int = 100,
         pretrain_lr: float = 3e-3,
         epochs: int = 30,
@@ -59,7 +61,7 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
         progress: bool = True,
         learner: dict[str, Any] | None = None,
     ) -> None:
-        self.problem, self.seed, self.hidden = problem, seed, hidden
+        self.problem, self.seed, self.hidden, self.degree = problem, seed, hidden, degree
         self.pretrain_epochs, self.pretrain_lr, self.epochs, self.lr = pretrain_epochs, pretrain_lr, epochs, lr
         self.batch_size, self.validation_share, self.progress = batch_size, validation_share, progress
         self.learner = learner
@@ -73,6 +75,7 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
             training,
             held_out,
             hidden=self.hidden,
+            degree=self.degree,
             epochs=self.pretrain_epochs,
             lr=self.pretrain_lr,
             batch_size=self.batch_size,

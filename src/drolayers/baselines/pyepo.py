@@ -37,6 +37,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         method: "spo+" or "perturbed".
         seed: of everything random.
         hidden: widths of the network.
+        degree: of the polynomials of the covariates that the network sees.
         pretrain_epochs: epochs of training on squared errors, beforehand.
         pretrain_lr: its learning rate.
         epochs: epochs of training on decisions.
@@ -56,6 +57,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         *,
         hidden: Sequence[int] = (64, 64),
+        degree: int = 1,
         pretrain_epochs: int = 50,
         pretrain_lr: float = 3e-3,
         epochs: int = 30,
@@ -67,7 +69,8 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         oracle: Any = "auto",
         engine: Any = "auto",
     ) -> None:
-        self.problem, self.method, self.seed, self.hidden = problem, method, seed, hidden
+        self.problem, self.method, self.seed = problem, method, seed
+        self.hidden, self.degree = hidden, degree
         self.pretrain_epochs, self.pretrain_lr, self.epochs, self.lr = pretrain_epochs, pretrain_lr, epochs, lr
         self.batch_size, self.samples, self.amplitude = batch_size, samples, amplitude
         self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
@@ -85,6 +88,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
             training,
             held_out,
             hidden=self.hidden,
+            degree=self.degree,
             epochs=self.pretrain_epochs,
             lr=self.pretrain_lr,
             batch_size=self.batch_size,

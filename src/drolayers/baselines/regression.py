@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.learning.data import Outcomes, SeededBatches
+from drolayers.learning.model import perceptron, polynomials, units
 
 
 class MeanModel(nn.Module):
@@ -23,6 +23,7 @@ class MeanModel(nn.Module):
         outputs: number of outcomes.
         hidden: widths of the hidden layers.
         generator: for the initial weights.
+        degree: of the polynomials of the covariates that the network sees; 1 for the covariates alone.
     """
 
     input_shift: Tensor
@@ -31,38 +32,35 @@ class MeanModel(nn.Module):
     output_scale: Tensor
 
     def __init__(
-        self, inputs: int, outputs: int, hidden: Sequence[int] = (64, 64), generator: torch.Generator | None = None
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: Sequence[int] = (64, 64),
+        generator: torch.Generator | None = None,
+        degree: int = 1,
     ) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        widths = [whole("inputs", inputs), *(whole("Every entry of hidden", h) for h in hidden), outputs]
-        for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
-            linear, last = nn.Linear(fan_in, fan_out), k == len(widths) - 2
-            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
-            with torch.no_grad():
-                # The last layer begins small, so that training begins at the mean of the data.
-                linear.weight.mul_(0.1 if last else 1.0)
-                linear.bias.zero_()
-            layers += [linear] if last else [linear, nn.ReLU()]
-        self.network = nn.Sequential(*layers)
-        for name, size in (("input", inputs), ("output", outputs)):
+        self.degree = whole("degree", degree)
+        seen = polynomials(torch.zeros(1, whole("inputs", inputs)), self.degree).shape[1]
+        self.network = perceptron([seen, *(whole("Every entry of hidden", h) for h in hidden), outputs], generator)
+        for name, size in (("input", seen), ("output", outputs)):
             self.register_buffer(f"{name}_shift", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
         self.double()
 
     def calibrate(self, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
-        """Take the units from training data; a constant column has the unit one."""
+        """Take the units from training data."""
         for data, shift, scale in (
-            (Z, self.input_shift, self.input_scale),
+            (polynomials(Z, self.degree), self.input_shift, self.input_scale),
             (Y, self.output_shift, self.output_scale),
         ):
-            spread = data.std(0, unbiased=False)
-            shift.copy_(data.mean(0))
-            scale.copy_(torch.where(spread > 1e-12 * (1e-300 + data.abs().amax(0)), spread, torch.ones_like(spread)))
+            centre, unit = units(data)
+            shift.copy_(centre)
+            scale.copy_(unit)
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch dim"]:
         """The predicted mean."""
-        inner = (z - self.input_shift) / self.input_scale
+        inner = (polynomials(z, self.degree) - self.input_shift) / self.input_scale
         return self.output_shift + self.output_scale * self.network(inner)
 
     def error(self, z: Float[Tensor, "batch dz"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
@@ -148,10 +146,11 @@ def fit_mean(
     lr: float,
     batch_size: int,
     seed: int,
+    degree: int = 1,
 ) -> tuple[MeanModel, list[dict[str, float]]]:
     """A network for the mean, trained on squared errors and left at its best epoch."""
     generator = torch.Generator().manual_seed(whole("seed", seed, 0))
-    model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator)
+    model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator, degree)
     model.calibrate(training.Z, training.Y)
     settings = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "seed": seed}
     history = train(

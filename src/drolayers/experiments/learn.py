@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.experiments.protocols import PROTOCOLS, Settings
 from drolayers.experiments.published import pretrained
-from drolayers.experiments.task import REFERENCE, Task, fingerprint
+from drolayers.experiments.task import REFERENCE, Task, Value, fingerprint
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
@@ -59,14 +60,23 @@ def fit_both(
 
 
 def settings_of(task: Task) -> Settings:
-    """What the task's protocol says."""
-    return PROTOCOLS[task.experiment][task.protocol]
+    """What the task's protocol says; an experiment on several problems has settings for each."""
+    problem = task.columns.get("problem")
+    return PROTOCOLS[task.experiment if problem is None else f"{task.experiment}-{problem}"][task.protocol]
 
 
-def known(experiment: str, quick: bool, protocols: Sequence[str]) -> dict[str, str]:
-    """The protocols that an experiment runs, with the fingerprints of their settings."""
-    wanted = ["quick"] if quick and "quick" in PROTOCOLS[experiment] else protocols
-    return {name: fingerprint(PROTOCOLS[experiment][name]) for name in wanted if name in PROTOCOLS[experiment]}
+def known(name: str, quick: bool, protocols: Sequence[str]) -> list[str]:
+    """The protocols that there are settings for."""
+    wanted = ["quick"] if quick and "quick" in PROTOCOLS[name] else protocols
+    return [protocol for protocol in wanted if protocol in PROTOCOLS[name]]
+
+
+def trained(experiment: str, protocol: str, method: str, setting: tuple[tuple[str, Value], ...], seed: int) -> Task:
+    """A task of a method with settings; its fingerprint is that of the settings which the method sees."""
+    task = Task(experiment, protocol, method, setting, seed)
+    settings = settings_of(task)
+    seen = settings.baselines.get(method, replace(settings, baselines={}))
+    return replace(task, fingerprint=fingerprint(seen))
 
 
 def reference_protocol(quick: bool) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drolayers.experiments.learn import Policy, fit_both, known, reference_protocol, seed_range, settings_of
-from drolayers.experiments.portfolio import SIZES, baseline, reference, score_rows
+from drolayers.experiments.learn import Policy, fit_both, known, reference_protocol, seed_range, settings_of, trained
+from drolayers.experiments.portfolio import BASELINES, SIZES, baseline, reference, score_rows
 from drolayers.experiments.protocols import PROTOCOLS as SETTINGS
 from drolayers.experiments.task import Outcome, Task
 from drolayers.problems import Portfolio, PortfolioData
@@ -34,13 +34,12 @@ def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Tas
     # What has no set does not depend on the group.
     alone = [setting for (_, group), setting in settings.items() if group == 1]
     found = [Task("mixed", reference_protocol(quick), "references", setting, 0, "1") for setting in alone]
-    for protocol, mark in known("mixed", quick, protocols).items():
-        means = alone if "mean" in SETTINGS["mixed"][protocol].baselines else []
-        every = [("sets", setting) for setting in settings.values()] + [("mean", setting) for setting in means]
+    for protocol in known("mixed", quick, protocols):
+        means = SETTINGS["mixed"][protocol].baselines
+        every = [("sets", setting) for setting in settings.values()]
+        every += [(name, setting) for name in means for setting in alone]
         found += [
-            Task("mixed", protocol, method, setting, seed, mark)
-            for method, setting in every
-            for seed in seed_range(seeds)
+            trained("mixed", protocol, method, setting, seed) for method, setting in every for seed in seed_range(seeds)
         ]
     return found
 
@@ -56,7 +55,8 @@ def run(task: Task, work: Path) -> Outcome:
     if task.method == "sets":
         policies: dict[str, Policy] = dict(fit_both(built.problem, *data, settings, task.seed, work))
     else:
-        policies = {"mean prediction": baseline("mean", built, settings, task.seed).fit(*data[0], validation=data[1])}
+        policy = baseline(task.method, built, settings, task.seed)
+        policies = {BASELINES[task.method]: policy.fit(*data[0], validation=data[1])}
     return Outcome(
         [r for name, p in policies.items() for r in score_rows(name, built.weights(p.decide(test.Z)), test.Y)]
     )

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from drolayers.experiments.learn import Array, Policy, fit_both, known, reference_protocol, seed_range, settings_of
+from drolayers.experiments.learn import (
+    Array,
+    Policy,
+    fit_both,
+    known,
+    reference_protocol,
+    seed_range,
+    settings_of,
+    trained,
+)
 from drolayers.experiments.task import Outcome, Row, Task, row
 from drolayers.problems import Newsvendor
 
@@ -30,8 +39,8 @@ def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Tas
     every = [(name, seed) for name in SETS for seed in seed_range(seeds)]
     benchmarks = [Task("newsvendor", once, "benchmark", (("set", name),), seed, "1") for name, seed in every]
     return benchmarks + [
-        Task("newsvendor", protocol, "sets", (("set", name), ("points", points)), seed, mark)
-        for protocol, mark in known("newsvendor", quick, protocols).items()
+        trained("newsvendor", protocol, "sets", (("set", name), ("points", points)), seed)
+        for protocol in known("newsvendor", quick, protocols)
         for name, seed in every
         for points in ((100,) if quick else POINTS)
     ]

@@ -24,6 +24,7 @@ from drolayers.experiments.learn import (
     reference_protocol,
     seed_range,
     settings_of,
+    trained,
 )
 from drolayers.experiments.protocols import PROTOCOLS, Settings
 from drolayers.experiments.task import Outcome, Row, Task, row
@@ -33,17 +34,23 @@ ASSETS, SIZES = 40, (2500, 500, 1000)
 PAPER = {DECISION: 0.289, "prediction-focused": 0.082, "Costa-Iyengar": 0.268}
 REFERENCES = ("equal weights", "Bayes-optimal", "hindsight")
 EXACT = "decision-focused, exact gradient"
-BASELINES = {"costa-iyengar": "Costa-Iyengar", "mean": "mean prediction", "spo+": "SPO+", "perturbed": "perturbed"}
+BASELINES = {
+    "costa-iyengar": "Costa-Iyengar",
+    "mean": "mean prediction",
+    "mean-network": "mean prediction, network",
+    "spo+": "SPO+",
+    "perturbed": "perturbed",
+}
 
 
 def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Task]:
     """Sets, and every baseline that the protocol has settings for; references once."""
     setting = (("assets", ASSETS),)
     found = [Task("portfolio", reference_protocol(quick), "references", setting, 0, "1")]
-    for protocol, mark in known("portfolio", quick, protocols).items():
+    for protocol in known("portfolio", quick, protocols):
         methods = ["sets", *(["sets-exact"] if protocol == "paper" else []), *_baselines(protocol)]
         every = [(name, seed) for name in methods for seed in seed_range(seeds)]
-        found += [Task("portfolio", protocol, name, setting, seed, mark) for name, seed in every]
+        found += [trained("portfolio", protocol, name, setting, seed) for name, seed in every]
     return found
 
 
@@ -79,6 +86,7 @@ def baseline(name: str, built: Portfolio, settings: Settings, seed: int) -> Any:
     makers: Mapping[str, Any] = {
         "costa-iyengar": lambda: baselines.CostaIyengar(built.problem, seed=seed, **given),
         "mean": lambda: baselines.MeanPrediction(built.problem, seed=seed, **given),
+        "mean-network": lambda: baselines.MeanPrediction(built.problem, seed=seed, **given),
         "spo+": lambda: baselines.Pyepo(built.problem, "spo+", seed=seed, **given),
         "perturbed": lambda: baselines.Pyepo(built.problem, "perturbed", seed=seed, **given),
     }

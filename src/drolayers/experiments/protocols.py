@@ -71,9 +71,17 @@ _NEWSVENDOR_PAPER = Settings(
         weights={"0.mu": 5.0, "1.mu": 5.0},
     ),
 )
-_NEWSVENDOR_STRONG = Settings(
-    learner={"pretrain_epochs": 40, "epochs": 30, "lr": 1e-3, "batch_size": 50, "engine": "batched"}
-)
+# On four draws of data beside those reported, 100 points, SOC-II, gap on 500 held-out contexts (prediction / decision):
+# batches of 50, 30 epochs at 1e-3 are sixty steps, too few (2.6 / 1.6 on two draws); batches of 25, 60 epochs at 3e-3
+# 2.2 / 0.63 with 20 neighbours and 1.5 / 0.74 with 10. Ten serve both; wider or longer made no difference.
+_NEWSVENDOR_LEARNER: dict[str, Any] = {
+    "pretrain_epochs": 40,
+    "epochs": 60,
+    "lr": 3e-3,
+    "batch_size": 25,
+    "engine": "batched",
+}
+_NEWSVENDOR_STRONG = Settings(learner=_NEWSVENDOR_LEARNER, neighbours=10)
 
 _PORTFOLIO_PAPER = Settings(
     learner={
@@ -101,13 +109,17 @@ _PORTFOLIO_LEARNER: dict[str, Any] = {
     "smoothing": 0.03,
     "batch_size": 100,
 }
+# Baselines see what our model sees: on the validation data mean prediction goes from 0.906 with a network of 64 x 64
+# units to 0.923, and SPO+ from 0.901 to 0.919.
+_MONOMIALS: dict[str, Any] = {"degree": 2, "hidden": ()}
 _PORTFOLIO_STRONG = Settings(
     learner=_PORTFOLIO_LEARNER,
     baselines={
-        "costa-iyengar": {"hidden": (64, 64), "pretrain_epochs": 50, "epochs": 60, "lr": 3e-3},
-        "mean": {"epochs": 100},
-        "spo+": {"epochs": 30},
-        "perturbed": {"epochs": 30},
+        "costa-iyengar": {**_MONOMIALS, "pretrain_epochs": 50, "epochs": 60, "lr": 3e-3},
+        "mean": _MONOMIALS,
+        "mean-network": {"hidden": (64, 64)},
+        "spo+": {**_MONOMIALS, "epochs": 30},
+        "perturbed": {**_MONOMIALS, "epochs": 30},
     },
 )
 
@@ -126,16 +138,33 @@ _MIXED_PAPER = Settings(
 )
 _MIXED_STRONG = Settings(
     learner=_PORTFOLIO_LEARNER,
-    baselines={"mean": {"epochs": 100}},
+    baselines={"mean": _MONOMIALS, "mean-network": {"hidden": (64, 64)}},
 )
 
-_ROBUSTNESS = {"pretrain_epochs": 40, "epochs": 40, "lr": 1e-3, "batch_size": 25, "engine": "batched"}
-_NO_SET = {"pretrain_epochs": 100, "epochs": 40, "lr": 1e-3, "batch_size": 25}
+# With few points in all, of which learners hold a fifth out. On two draws beside those reported, 100 points of the
+# portfolio, score on 2,000 held-out points (prediction / decision / without a set): networks 0.33 / 0.47 / 0.49, linear
+# 0.12 / 0.34 / 0.29, linear in monomials of degree two 0.62 / 0.68 / 0.67.
+_NEWSVENDOR_FEW = Settings(
+    learner=_NEWSVENDOR_LEARNER,
+    neighbours=10,
+    baselines={"no-set": {"pretrain_epochs": 100, "epochs": 60, "lr": 3e-3, "batch_size": 25}},
+)
+_PORTFOLIO_FEW = Settings(
+    learner={
+        **_NEWSVENDOR_LEARNER,
+        **_MONOMIALS,
+        "locations": "outcomes",
+        "projection": None,
+        "anchor": 3.0,
+    },
+    neighbours=10,
+    baselines={"no-set": {**_NEWSVENDOR_FEW.baselines["no-set"], **_MONOMIALS}},
+)
 
 
 def _quick(strong: Settings, **learner: Any) -> Settings:
     """The same with a few epochs of everything."""
-    few = {name: {**given, "epochs": 20 if name == "mean" else 2} for name, given in strong.baselines.items()}
+    few = {name: {**given, "epochs": 20 if name.startswith("mean") else 2} for name, given in strong.baselines.items()}
     if "costa-iyengar" in few:
         # Its cone program grows with the scenarios.
         few["costa-iyengar"] |= {"scenarios": 20}
@@ -161,17 +190,11 @@ PROTOCOLS: dict[str, dict[str, Settings]] = {
         "strong": _MIXED_STRONG,
         "quick": _quick(_MIXED_STRONG),
     },
-    "robustness": {
-        "strong": Settings(learner=_ROBUSTNESS, neighbours=10, baselines={"no set": _NO_SET}),
-        "quick": Settings(
-            learner={**_ROBUSTNESS, "pretrain_epochs": 8, "epochs": 3},
-            neighbours=10,
-            baselines={"no set": {**_NO_SET, "pretrain_epochs": 20, "epochs": 3}},
-        ),
-    },
+    "robustness-newsvendor": {"strong": _NEWSVENDOR_FEW, "quick": _quick(_NEWSVENDOR_FEW)},
+    "robustness-portfolio": {"strong": _PORTFOLIO_FEW, "quick": _quick(_PORTFOLIO_FEW)},
     "time": {"paper": Settings(learner={"candidates": 1, "samples": 1, "batch_size": 100})},
 }
-"""Settings by experiment and protocol; one that an experiment does not know is skipped there."""
+"""Settings by experiment (and problem, where it has several) and protocol; a protocol that is not there is skipped."""
 
 NAMES = ("paper", "paper-published-weights", "strong")
 """What ``reproduce`` runs unless told otherwise."""

@@ -29,6 +29,7 @@ from drolayers.experiments.learn import (
     known,
     seed_range,
     settings_of,
+    trained,
 )
 from drolayers.experiments.task import Outcome, Row, Task, row
 from drolayers.nominal import KNN
@@ -47,9 +48,9 @@ METHODS = (DECISION, NO_SET, PREDICTION, WEIGHTED, AVERAGE, REFERENCE)
 def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Task]:
     """Every family of methods for every problem, number of points and seed."""
     return [
-        Task("robustness", protocol, method, (("problem", problem), ("points", points)), seed, mark)
-        for protocol, mark in known("robustness", quick, protocols).items()
+        trained("robustness", protocol, method, (("problem", problem), ("points", points)), seed)
         for problem in PROBLEMS
+        for protocol in known(f"robustness-{problem}", quick, protocols)
         for points in ((50,) if quick else POINTS)
         for seed in seed_range(seeds)
         for method in ("sets", "no-set", "averages")
@@ -78,7 +79,7 @@ def _policies(task: Task, built: Newsvendor | Portfolio, training: Data, work: P
     if task.method == "no-set":
         kept = {"directory": work / "no-set", "resume": True}
         learner = baselines.NoSet(
-            built.problem, seed=task.seed, progress=False, learner=kept, **settings.baselines["no set"]
+            built.problem, seed=task.seed, progress=False, learner=kept, **settings.baselines["no-set"]
         )
         return {NO_SET: learner.fit(*training)}
     weighted = baselines.WeightedSampleAverage(built.problem, KNN(k=settings.k(len(training[0]))))

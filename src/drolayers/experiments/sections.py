@@ -182,7 +182,7 @@ def _mixed(rows: Sequence[Row], problems: Sequence[tuple[int, int]], protocols: 
         same = select(rows, assets=assets, metric="score")
         # Policies without a set are the same for every set, and run once.
         own = select(same, group=group) + [r for r in same if int(r["group"]) != group and r["method"] not in LEARNT]
-        for method in present(own, "method", (*LEARNT, "mean prediction", *mixed.REFERENCES)):
+        for method in present(own, "method", (*LEARNT, *portfolio.BASELINES.values(), *mixed.REFERENCES)):
             published = mixed.PAPER.get((assets, group), {}).get(method)
             line = [str(assets), str(assets // group), method, "–" if published is None else str(published)]
             for p in protocols:

@@ -19,6 +19,7 @@ COLOURS = {
     "prediction-focused": "#d95f02",
     "Costa-Iyengar": "#a6761d",
     "mean prediction": "#666666",
+    "mean prediction, network": "#cccccc",
     "SPO+": "#1f78b4",
     "perturbed": "#a6cee3",
     "benchmark (true moments)": "#7570b3",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drolayers.experiments.learn import known, seed_range, settings_of
+from drolayers.experiments.learn import known, seed_range, settings_of, trained
 from drolayers.experiments.step import STAGES, Step
 from drolayers.experiments.task import Outcome, Task, row
 
@@ -31,8 +31,8 @@ def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Tas
     """Every number of assets, whatever the protocol: three runs at most."""
     runs = seed_range(seeds)[:3]
     return [
-        Task("time", protocol, "sets", (("assets", assets),), seed, mark)
-        for protocol, mark in known("time", quick, ("paper",)).items()
+        trained("time", protocol, "sets", (("assets", assets),), seed)
+        for protocol in known("time", quick, ("paper",))
         for assets in (ASSETS[:2] if quick else ASSETS)
         for seed in runs
     ]

@@ -51,7 +51,7 @@ class SetModel(nn.Module):
         if not shapes:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         widths = [int(torch.Size(shape).numel()) for shape in shapes.values()]
-        self.networks = nn.ModuleList(_perceptron([seen, *self.hidden, width], generator) for width in widths)
+        self.networks = nn.ModuleList(perceptron([seen, *self.hidden, width], generator) for width in widths)
         self.register_buffer("input_shift", torch.zeros(seen))
         self.register_buffer("input_scale", torch.ones(seen))
         self.register_buffer("centre", torch.zeros(ambiguity.size))
@@ -60,10 +60,9 @@ class SetModel(nn.Module):
 
     def calibrate(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
-        Z = polynomials(Z, self.degree)
-        spread = Z.std(0, unbiased=False)
-        self.input_shift.copy_(Z.mean(0))
-        self.input_scale.copy_(torch.where(spread > 1e-12 * (1.0 + Z.abs().amax(0)), spread, torch.ones_like(spread)))
+        shift, scale = units(polynomials(Z, self.degree))
+        self.input_shift.copy_(shift)
+        self.input_scale.copy_(scale)
         typical = list(ambiguity.typical(Y).values())
         self.centre.copy_(torch.cat([t.centre.reshape(-1) for t in typical]))
         self.scale.copy_(torch.cat([t.scale.reshape(-1) for t in typical]))
@@ -87,7 +86,14 @@ def polynomials(z: Float[Tensor, "batch dz"], degree: int) -> Float[Tensor, "bat
     return z if degree == 1 else torch.stack(parts, 1)
 
 
-def _perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
+def units(data: Float[Tensor, "n column"]) -> tuple[Float[Tensor, " column"], Float[Tensor, " column"]]:
+    """Mean and standard deviation of every column; a constant column has the unit one."""
+    spread = data.std(0, unbiased=False)
+    varies = spread > 1e-12 * (1e-300 + data.abs().amax(0))
+    return data.mean(0), torch.where(varies, spread, torch.ones_like(spread))
+
+
+def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
     """Linear layers with rectifiers between; the last one starts small, so that training starts at typical values."""
     layers: list[nn.Module] = []
     for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
