@@ -513,6 +513,19 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
         assert other.wait(timeout=60) == 0, other.stderr.read()
 
 
+@pytest.mark.parametrize("engine", ["moreau", "batched"])
+def test_gradients_where_a_binary_closes_other_columns(engine: str) -> None:
+    """With ``held <= 0.6 * chosen`` and a binary of zero there is no interior, and so no central path."""
+    case = cardinality()
+    layer = layer_of(case, samples="all", engine=engine)
+    differences, step = torch.zeros_like(case.theta), 3e-3
+    for k, move in enumerate(step * torch.eye(case.theta.shape[1], dtype=torch.float64)):
+        with torch.no_grad():
+            ahead, behind = (case.surrogate(layer, case.theta + way * move) for way in (1, -1))
+        differences[:, k] = (ahead - behind) / (2 * step)
+    torch.testing.assert_close(case.gradient(layer), differences, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("name", ["SOC-II", "cardinality"])
 @pytest.mark.parametrize("samples", ["all", 8])

@@ -29,8 +29,9 @@ EXACT = 1e-9
 enough for the system to be solved."""
 
 
-ROOM = 1e-4
-"""Half the width that a fixed column is given where gradients are smoothed."""
+PIN = 1e7
+"""Curvature with which the barrier holds a fixed column where gradients are taken: it is given room √(level/PIN). Much
+less, and the column moves with the others; much more, and its width is lost to rounding."""
 
 
 class PlanPool:
@@ -171,8 +172,7 @@ class Batched:
         dq = -g, db = h, dA = -(z gᵀ + h xᵀ), dP = -g xᵀ, taken back to the units of the program.
         """
         plan = data.plan
-        if level > EXACT:
-            data, anchor = _opened(program, data, level, anchor)
+        data, anchor = _opened(program, data, level, anchor)
 
         def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             items = len(dx)
@@ -201,21 +201,22 @@ def _opened(program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate)
     room δ the barrier pins the column with curvature level/δ², and the others follow the path that they would have
     without it.
     """
+    delta = (level / PIN) ** 0.5
     below, above = (rows.to(data.b.device) for rows in (program.lower_rows, program.upper_rows))
     if not below.numel():
         return data, anchor
     lower, upper = data.E[below], data.E[above]
     width = data.b[below] / lower + data.b[above] / upper
-    fixed = width < 2.0 * ROOM
+    fixed = width < 2.0 * delta
     if not bool(fixed.any()):
         return data, anchor
     b, z, s = data.b.clone(), anchor.z / anchor.tau, anchor.s / anchor.tau
     for rows, scale in ((below, lower), (above, upper)):
-        room = torch.where(fixed, ROOM - 0.5 * width, torch.zeros_like(width)) * scale
+        room = torch.where(fixed, delta - 0.5 * width, torch.zeros_like(width)) * scale
         b[rows] += room
-        s[rows] = torch.where(fixed, ROOM * scale, s[rows])
+        s[rows] = torch.where(fixed, delta * scale, s[rows])
         # The pair's difference is the multiplier of the column; what both have in common is the barrier's.
-        z[rows] = torch.where(fixed, level / (ROOM * scale), z[rows])
+        z[rows] = torch.where(fixed, level / (delta * scale), z[rows])
     one = torch.ones_like(anchor.tau)
     return replace(data, b=b), ipm.Iterate(anchor.x / anchor.tau, z, s, one, one)
 
