@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from drolayers.conic import gpu, ipm
 from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Exact, Smoothed
+from drolayers.conic.engine import Engine, Exact, Smoothed
 from drolayers.conic.gpu import EXACT, Batched
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.system import Data, SystemPlan
+from drolayers.problems import Newsvendor
 from drolayers.status import Status
 from tests.conic.families import family
 
@@ -245,3 +247,27 @@ def test_a_lane_that_breaks_leaves_the_others_alone(bad: float) -> None:
     assert found.verdict.tolist() == [0, 0, int(Status.FAILED), 0, 0]
     others = [0, 1, 3, 4]
     _assert_near(found.iterate.x[:, others], expected.iterate.x[:, others], 1e-4)
+
+
+def test_where_arithmetic_breaks_down_a_step_further_up_the_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Newsvendor("SOC-II")
+    contexts = np.linspace(0.1, 0.9, 5)[:, None]
+    theta = shop.problem.features(shop.full_knowledge(contexts))[1].clone().requires_grad_()
+    engine = Engine(Batched())
+    (expected,) = torch.autograd.grad(engine.solve(shop.problem.program, theta).primal.sum(), theta)
+    pull = Batched._pull
+
+    def breaks(*given: Any) -> tuple[Tensor, ...]:
+        found = pull(*given)
+        found[2][:, 3] = torch.nan
+        return found
+
+    def unused(*_: Any) -> None:
+        raise AssertionError("an item was factored by itself")
+
+    monkeypatch.setattr(Batched, "_pull", breaks)
+    monkeypatch.setattr("drolayers.conic.implicit.pull_back", unused)
+    (found,) = torch.autograd.grad(engine.solve(shop.problem.program, theta).primal.sum(), theta)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert not torch.equal(found[3], expected[3])
+    torch.testing.assert_close(found[:3], expected[:3], rtol=0, atol=0)

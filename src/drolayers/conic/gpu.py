@@ -177,7 +177,8 @@ class Batched:
         def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             items = len(dx)
             padded = torch.nn.functional.pad(dx.T.to(data.q), (0, data.q.shape[1] - items))
-            x, z, g, h = self._pull(program, data, level, anchor, (padded * data.D).contiguous())
+            scaled = (padded * data.D).contiguous()
+            x, z, g, h = _mended(data, level, anchor, scaled, self._pull(program, data, level, anchor, scaled))
             dA = -(z[plan.row] * g[plan.column] + h[plan.row] * x[plan.column]) * data.E[plan.row] * data.D[plan.column]
             dP = -g[plan.P_row] * x[plan.P_column] * data.D[plan.P_row] * data.D[plan.P_column]
             dP, dA, dq, db = (t.T[:items].to(dx) for t in (dP, dA, -g * data.D, h * data.E))
@@ -219,6 +220,17 @@ def _opened(program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate)
         z[rows] = torch.where(fixed, level / (delta * scale), z[rows])
     one = torch.ones_like(anchor.tau)
     return replace(data, b=b), ipm.Iterate(anchor.x / anchor.tau, z, s, one, one)
+
+
+def _mended(data: Data, level: float, anchor: ipm.Iterate, dx: Tensor, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What was found, and a little further up the path for items whose arithmetic broke down: some in a thousand."""
+    for higher in (10.0 * level, 100.0 * level):
+        broken = (~torch.stack([t.isfinite().all(0) for t in found]).all(0)).nonzero()[:, 0]
+        if not broken.numel():
+            break
+        again = ipm.pull(data.of_items(broken), higher, anchor.pick(broken), dx[:, broken])
+        found = tuple(t.index_copy(1, broken, part) for t, part in zip(found, again, strict=True))
+    return found
 
 
 def _level(gradient: Exact | Smoothed) -> float:
