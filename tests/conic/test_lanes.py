@@ -259,7 +259,8 @@ def test_where_arithmetic_breaks_down_a_step_further_up_the_path_is_taken(monkey
 
     def breaks(*given: Any) -> tuple[Tensor, ...]:
         found = pull(*given)
-        found[2][:, 3] = torch.nan
+        if len(found[2][0]) == 5:
+            found[2][:, 3] = torch.nan
         return found
 
     def unused(*_: Any) -> None:

@@ -151,6 +151,24 @@ class Batched:
             return self._recordings.pull(data, level, anchor, dx)
         return ipm.pull(data, level, anchor, dx)
 
+    def _mended(
+        self, program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate, dx: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The same, a little further up the path for items whose arithmetic breaks down: some in a thousand.
+
+        They have been seen to lie on the boundary of a second-order cone but for rounding.
+        """
+        found = self._pull(program, data, level, anchor, dx)
+        for higher in (10.0 * level, 100.0 * level):
+            broken = (~torch.stack([t.isfinite().all(0) for t in found]).all(0)).nonzero()[:, 0]
+            if not len(broken):
+                break
+            padded = broken[torch.arange(_rounded(len(broken)), device=broken.device).clamp(max=len(broken) - 1)]
+            inner = anchor.pick(padded).inward(data.plan.shape, higher)
+            again = self._pull(program, data.of_items(padded), higher, inner, dx[:, padded].contiguous())
+            found = tuple(t.index_copy(1, broken, part[:, : len(broken)]) for t, part in zip(found, again, strict=True))
+        return found
+
     def _structure(self, program: ConeProgram, data: Data) -> Any:
         """What compiled code needs, where it can run."""
         usable = data.q.device.type == "cpu" and self.compiled
@@ -178,7 +196,7 @@ class Batched:
             items = len(dx)
             padded = torch.nn.functional.pad(dx.T.to(data.q), (0, data.q.shape[1] - items))
             scaled = (padded * data.D).contiguous()
-            x, z, g, h = _mended(data, level, anchor, scaled, self._pull(program, data, level, anchor, scaled))
+            x, z, g, h = self._mended(program, data, level, anchor, scaled)
             dA = -(z[plan.row] * g[plan.column] + h[plan.row] * x[plan.column]) * data.E[plan.row] * data.D[plan.column]
             dP = -g[plan.P_row] * x[plan.P_column] * data.D[plan.P_row] * data.D[plan.P_column]
             dP, dA, dq, db = (t.T[:items].to(dx) for t in (dP, dA, -g * data.D, h * data.E))
@@ -220,17 +238,6 @@ def _opened(program: ConeProgram, data: Data, level: float, anchor: ipm.Iterate)
         z[rows] = torch.where(fixed, level / (delta * scale), z[rows])
     one = torch.ones_like(anchor.tau)
     return replace(data, b=b), ipm.Iterate(anchor.x / anchor.tau, z, s, one, one)
-
-
-def _mended(data: Data, level: float, anchor: ipm.Iterate, dx: Tensor, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What was found, and a little further up the path for items whose arithmetic broke down: some in a thousand."""
-    for higher in (10.0 * level, 100.0 * level):
-        broken = (~torch.stack([t.isfinite().all(0) for t in found]).all(0)).nonzero()[:, 0]
-        if not broken.numel():
-            break
-        again = ipm.pull(data.of_items(broken), higher, anchor.pick(broken), dx[:, broken])
-        found = tuple(t.index_copy(1, broken, part) for t, part in zip(found, again, strict=True))
-    return found
 
 
 def _level(gradient: Exact | Smoothed) -> float:

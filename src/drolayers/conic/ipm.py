@@ -55,6 +55,11 @@ class Iterate:
         """Some items."""
         return Iterate(*(getattr(self, f.name)[..., items] for f in fields(self)))
 
+    def inward(self, shape: ConeShape, distance: float) -> Iterate:
+        """Both slacks moved into their cones; Newton's steps take the residual back."""
+        move = distance * shape.identity(1, self.x) * self.tau
+        return Iterate(self.x, self.z + move, self.s + move, self.tau, self.kappa)
+
     def put(self, items: Tensor, other: Iterate) -> None:
         """Write items back."""
         for f in fields(self):
