@@ -74,7 +74,7 @@ def test_learners_are_refused(setting) -> None:
 def test_a_directory_that_cannot_be_made(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     learner = dro.DecisionFocusedLearner(problem(), progress=False, directory=tmp_path / "file" / "run")
-    with pytest.raises(dro.ModelError, match="cannot be made"):
+    with pytest.raises(dro.ModelError, match="cannot be written to"):
         learner.fit(np.arange(4.0)[:, None], np.ones((4, 2)))
 
 

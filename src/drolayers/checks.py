@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,3 +34,17 @@ def numbers(name: str, value: Any) -> NDArray[np.float64]:
         return np.array(value, dtype=float)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{name} must hold numbers only, in rows of equal length, not {value!r}.") from error
+
+
+def directory(folder: Path) -> Path:
+    """A directory that can be written to, made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ModelError(
+            f"The directory {folder} cannot be written to ({error.strerror}): give another one."
+        ) from error
+    return folder

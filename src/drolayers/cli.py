@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from drolayers.checks import directory
 from drolayers.errors import DROError, ModelError, ShapeError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def newsvendor(
     true conditional moments, and with the true optimum. A model that it saves decides from one covariate, "z".
     """
     with _one_sentence():
-        folder = _writable(out)
+        folder = directory(out)
         import numpy as np
 
         from drolayers.problems import Newsvendor
@@ -137,7 +138,7 @@ def portfolio(
     Scores are ten times the mean return on test data. A model that it saves decides from five covariates, "z1" to "z5".
     """
     with _one_sentence():
-        folder = _writable(out)
+        folder = directory(out)
         from drolayers.problems import Portfolio, PortfolioData
 
         built = Portfolio(assets, binaries, group)
@@ -222,7 +223,7 @@ def reproduce(
     Results are one file a task, and all of them in results.csv. Read them with [bold]report[/].
     """
     with _one_sentence():
-        folder = _writable(out)
+        folder = directory(out)
         from drolayers.experiments.reproduce import plan
         from drolayers.experiments.reproduce import reproduce as run_plan
 
@@ -304,15 +305,6 @@ def _one_sentence() -> Iterator[None]:
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         print(f"drolayers: {' '.join(told.split())}", file=sys.stderr)
         raise typer.Exit(1) from None
-
-
-def _writable(folder: Path) -> Path:
-    """A folder that can be written to, before any work is done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    probe = folder / ".writable"
-    probe.touch()
-    probe.unlink()
-    return folder
 
 
 def _learn(

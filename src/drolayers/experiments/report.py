@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
+from drolayers.checks import directory
 from drolayers.errors import ModelError
 from drolayers.experiments.runner import collect, write_whole
 from drolayers.experiments.sections import all_sections
@@ -47,11 +48,11 @@ def write_report(source: Path, out: Path, markdown: Path | None = None) -> list[
     if not rows:
         raise ModelError(f"{source} holds no finished task yet: wait for 'drolayers reproduce --out {source}'.")
     sections = all_sections(rows, source)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    directory(out.parent)
     write_whole(out, page(sections, rows, source))
     if markdown is None:
         return [out]
-    markdown.parent.mkdir(parents=True, exist_ok=True)
+    directory(markdown.parent)
     write_whole(markdown, markdown_tables(sections))
     return [out, markdown]
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from drolayers.checks import directory
 from drolayers.errors import ModelError
 from drolayers.experiments.registry import load
 from drolayers.experiments.task import Outcome, Row, Task
@@ -48,7 +49,7 @@ def run_tasks(tasks: Sequence[Task], folder: Path, jobs: int = 1, run: Run | Non
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    (folder / "tasks").mkdir(parents=True, exist_ok=True)
+    directory(folder / "tasks")
     waiting = [task for task in tasks if not is_finished(task, folder)]
     failures: list[str] = []
     with one_thread_each(), _progress(len(tasks), len(tasks) - len(waiting)) as advance:

