@@ -113,7 +113,9 @@ _PORTFOLIO_LEARNER: dict[str, Any] = {
 # units to 0.923, and SPO+ from 0.901 to 0.919.
 _MONOMIALS: dict[str, Any] = {"degree": 2, "hidden": ()}
 _PORTFOLIO_STRONG = Settings(
-    learner=_PORTFOLIO_LEARNER,
+    # On the validation data 0.921 (seed 0), where 1e-2 has 0.913; also for lots with 40 assets (0.892 and 0.886), which
+    # were run before that was found.
+    learner={**_PORTFOLIO_LEARNER, "lr": 3e-2},
     baselines={
         "costa-iyengar": {**_MONOMIALS, "pretrain_epochs": 50, "epochs": 60, "lr": 3e-3},
         "mean": _MONOMIALS,
