@@ -272,3 +272,15 @@ def test_where_arithmetic_breaks_down_a_step_further_up_the_path_is_taken(monkey
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     assert not torch.equal(found[3], expected[3])
     torch.testing.assert_close(found[:3], expected[:3], rtol=0, atol=0)
+
+
+def test_an_item_does_not_feel_those_beside_it() -> None:
+    shop = Newsvendor("SOC-III")
+    rng = np.random.default_rng(3)
+    theta = shop.full_knowledge(rng.uniform(size=(32, 1)))
+    # Widely different neighbours take other numbers of steps, careful and rough ones.
+    others = theta * torch.as_tensor(rng.uniform(0.2, 5.0, (32, 1)))
+    others[0] = theta[0]
+    first, second = (shop.problem.solve(given, engine=Engine(Batched())) for given in (theta, others))
+    assert first.iterations[1:].tolist() != second.iterations[1:].tolist()
+    assert torch.equal(first.primal[0], second.primal[0])

@@ -18,6 +18,7 @@ from drolayers.conic.system import SystemPlan
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 OPTIONS: dict[str, Any] = {
     "cache": True,
@@ -428,16 +429,20 @@ def _once(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Fl
 
 
 @njit(**OPTIONS)
-def solve(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Floats, z: Floats, careful: bool) -> None:
-    """X and z with Px + Aᵀz = rx and Ax - Hz = rz; refined once where the last digits matter."""
+def solve(
+    on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Floats, z: Floats, careful: Flags
+) -> None:
+    """X and z with Px + Aᵀz = rx and Ax - Hz = rz; refined once in the lanes where the last digits matter."""
     _once(on, of, work, rx, rz, x, z)
-    if careful:
-        refine(on, of, work, rx, rz, x, z)
+    if np.any(careful):
+        refine(on, of, work, rx, rz, x, z, careful)
 
 
 @njit(**OPTIONS)
-def refine(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Floats, z: Floats) -> None:
-    """Take the error of a solution back, as far as it is known."""
+def refine(
+    on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: Floats, z: Floats, careful: Flags
+) -> None:
+    """Take the error of a solution back, as far as it is known; other lanes keep theirs, whoever stands beside them."""
     ex, ez = work.rest_x, work.rest_z
     square(on, work, z, ez, False)
     work.image[:] = 0.0
@@ -448,5 +453,7 @@ def refine(on: Structure, of: Programs, work: Work, rx: Floats, rz: Floats, x: F
     add_products(ex, on.P_row, on.P_column, of.P, x)
     ex[:] = rx - ex
     _once(on, of, work, ex, ez, work.more_x, work.more_z)
-    x += work.more_x
-    z += work.more_z
+    for v, more in ((x, work.more_x), (z, work.more_z)):
+        for i in range(v.shape[0]):
+            for k in range(careful.size):
+                v[i, k] += more[i, k] if careful[k] else 0.0

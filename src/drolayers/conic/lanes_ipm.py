@@ -18,6 +18,7 @@ from torch import Tensor
 from drolayers.conic.ipm import CENTRING, CLOSE, PATIENCE, SPOILT, Iterate, Outcome
 from drolayers.conic.lanes import (
     OPTIONS,
+    Flags,
     Floats,
     Ints,
     Programs,
@@ -190,13 +191,15 @@ def _run(
     idle, verdict, steps = np.zeros(lanes, dtype=np.int64), np.full(lanes, FAILED), np.zeros(lanes, dtype=np.int64)
     d_tau, d_kappa, after = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     mu, sigma, reach = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    careful, nowhere = np.zeros(lanes, dtype=np.bool_), np.zeros(lanes, dtype=np.bool_)
     for step in range(max_iter + 1):
         _products(on, of, room, x, z)
         _judge(on, of, room, x, z, s, tau, tolerance, now, found)
         dots(s, z, mu)
-        running, careful = False, False
+        running = False
         for k in range(lanes):
             mu[k] = (mu[k] + tau[k] * kappa[k]) / (degree + 1)
+            careful[k] = False
             if verdict[k] != FAILED:
                 continue
             # Not where arithmetic broke down after the best point was met.
@@ -212,7 +215,7 @@ def _run(
             if found[k] == FAILED and idle[k] >= PATIENCE and score[k] <= CLOSE:
                 verdict[k] = OPTIMAL
             running = running or verdict[k] == FAILED
-            careful = careful or (verdict[k] == FAILED and not now[k] > ROUGH)
+            careful[k] = verdict[k] == FAILED and not now[k] > ROUGH
         if not running or step == max_iter:
             break
         _scale(on, work, room, s, z)
@@ -224,7 +227,7 @@ def _run(
             sigma[k] = 0.0
             d_kappa[k] = kappa[k] * tau[k]
         room.offset[:] = s
-        _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau, False)
+        _direction(on, of, work, room, x, z, s, tau, kappa, sigma, d_kappa, d_tau, nowhere)
         for k in range(lanes):
             after[k] = -(d_kappa[k] + kappa[k] * d_tau[k]) / tau[k]
         _reach(on, room, s, z, tau, kappa, d_tau, after, reach, 1.0)
@@ -296,14 +299,14 @@ def _start(on: Structure, of: Programs, work: Work, room: Room, x: Floats, z: Fl
     for c in range(on.cone_start.size):
         work.point[on.cone_start[c]] = 1.0
     factor(on, of, work)
-    nothing_x, nothing_z = np.zeros_like(x), np.zeros_like(z)
+    nothing_x, nothing_z, everywhere = np.zeros_like(x), np.zeros_like(z), np.ones(lanes, dtype=np.bool_)
     if on.P_row.size:
-        solve(on, of, work, -of.q, of.b, x, z, True)
+        solve(on, of, work, -of.q, of.b, x, z, everywhere)
         s[:] = -z
     else:
-        solve(on, of, work, nothing_x, of.b, x, s, True)
+        solve(on, of, work, nothing_x, of.b, x, s, everywhere)
         s[:] = -s
-        solve(on, of, work, -of.q, nothing_z, room.x1, z, True)
+        solve(on, of, work, -of.q, nothing_z, room.x1, z, everywhere)
     margin = np.empty(lanes)
     for v in (s, z):
         _margin(on, v, margin)
@@ -492,7 +495,7 @@ def _direction(
     sigma: Floats,
     d_kappa: Floats,
     d_tau: Floats,
-    careful: bool,
+    careful: Flags,
 ) -> None:
     """The step that takes 1 - σ of the residuals away; ``room.offset`` is W applied to the u with λ∘u = d_s."""
     n, m, lanes = on.columns, on.rows, tau.size
@@ -589,6 +592,7 @@ def _pull(
     work, room = make_work(on, lanes), _make_room(on, lanes)
     fix(on, of, work)
     target, reach, none = np.empty(lanes), np.empty(lanes), np.zeros(lanes)
+    everywhere = np.ones(lanes, dtype=np.bool_)
     for _ in range(CENTRING):
         _scale(on, work, room, s, z)
         factor(on, of, work)
@@ -601,7 +605,7 @@ def _pull(
         _correct(on, work, room, z, target)
         room.rx[:] = -(room.Px + room.Az + of.q)
         room.rz[:] = room.offset - (room.Ax + s - of.b)
-        solve(on, of, work, room.rx, room.rz, room.dx, room.dz, True)
+        solve(on, of, work, room.rx, room.rz, room.dx, room.dz, everywhere)
         square(on, work, room.dz, room.ds, False)
         for i in range(m):
             for k in range(lanes):
@@ -613,9 +617,9 @@ def _pull(
     _scale(on, work, room, s, z)
     factor(on, of, work)
     nothing, g, h = np.zeros((m, lanes)), np.empty_like(x), np.empty_like(z)
-    solve(on, of, work, incoming, nothing, g, h, True)
+    solve(on, of, work, incoming, nothing, g, h, everywhere)
     for _ in range(PULL_REFINE):
-        refine(on, of, work, incoming, nothing, g, h)
+        refine(on, of, work, incoming, nothing, g, h, everywhere)
     return x, z, g, h
 
 
