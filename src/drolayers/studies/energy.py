@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from drolayers.baselines import SampleAverage, WeightedSampleAverage
 from drolayers.baselines.sibling import ExpectedCost
-from drolayers.conic.automatic import Automatic
-from drolayers.learning import DecisionFocusedLearner
 from drolayers.studies.commitment import Commitment
 from drolayers.studies.forecast import AroundForecast, ResidualAtoms
+from drolayers.studies.learner import learner
 from drolayers.studies.output import in_parallel, interval, show, write
 from drolayers.studies.statistics import block_rows, difference, estimate, tail_mean
 from drolayers.studies.victoria import WEEK, DayAhead, day_ahead, load_demand
@@ -106,21 +105,8 @@ def _policy(policy: str, seed: int, commitment: Commitment, training: DayAhead, 
         return SampleAverage(problem)
     if policy == RESIDUALS:
         return WeightedSampleAverage(problem, ResidualAtoms(settings.atoms))
-    return DecisionFocusedLearner(
-        problem,
-        model=AroundForecast(training.Z, training.Y, settings.hidden, seed),
-        nominal=ResidualAtoms(settings.neighbours),
-        strategy="decision" if policy == DECISION else "prediction",
-        seed=seed,
-        projection="auto" if settings.projected else None,
-        pretrain_epochs=settings.pretrain_epochs,
-        epochs=settings.epochs,
-        lr=settings.lr,
-        batch_size=settings.batch_size,
-        progress=False,
-        # Exact to a per mille next to kinks, and several times faster.
-        engine=Automatic(quick=True),
-    )
+    model = AroundForecast(training.Z, training.Y, settings.hidden, seed)
+    return learner(problem, model, ResidualAtoms(settings.neighbours), policy == DECISION, seed, settings)
 
 
 def run(settings: Settings, folder: Path, part: Part = "test", jobs: int = 2) -> dict[str, dict[str, Any]]:

@@ -13,11 +13,10 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from drolayers.conic.automatic import Automatic
 from drolayers.errors import ModelError
-from drolayers.learning import DecisionFocusedLearner
 from drolayers.studies.allocation import CAP, LEVEL, PER_CENT, Allocation, AssetModel, MarketNeighbours
 from drolayers.studies.extras import require
+from drolayers.studies.learner import learner
 from drolayers.studies.output import in_parallel, interval, show, write
 from drolayers.studies.statistics import block_rows, difference, drawdown, estimate, tail_mean
 from drolayers.studies.stocks import Prices, Weeks, load_prices, weeks
@@ -118,23 +117,11 @@ def decide(policy: str, seed: int, past: Weeks, now: Weeks, membership: Array, s
     # The latest fifth of the past says which epoch to keep.
     cut = len(past) - len(past) // 5
     outcomes = allocation.whiten(past.Y)
-    learner = DecisionFocusedLearner(
-        allocation.problem,
-        model=AssetModel(allocation, past.Z, past.Y, settings.hidden, seed),
-        nominal=MarketNeighbours(settings.neighbours),
-        strategy="decision" if policy == DECISION else "prediction",
-        seed=seed,
-        projection="auto" if settings.projected else None,
-        pretrain_epochs=settings.pretrain_epochs,
-        epochs=settings.epochs,
-        lr=settings.lr,
-        batch_size=settings.batch_size,
-        progress=False,
-        # Exact to a per mille next to kinks, and several times faster.
-        engine=Automatic(quick=True),
-    )
-    learner.fit(past.Z[:cut], outcomes[:cut], validation=(past.Z[cut:], outcomes[cut:]))
-    return np.asarray(learner.decide(now.Z)[allocation.weights])
+    model = AssetModel(allocation, past.Z, past.Y, settings.hidden, seed)
+    nominal = MarketNeighbours(settings.neighbours)
+    learnt = learner(allocation.problem, model, nominal, policy == DECISION, seed, settings)
+    learnt.fit(past.Z[:cut], outcomes[:cut], validation=(past.Z[cut:], outcomes[cut:]))
+    return np.asarray(learnt.decide(now.Z)[allocation.weights])
 
 
 def walk_forward(
