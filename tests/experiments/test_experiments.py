@@ -181,7 +181,7 @@ def test_robustness_judges_every_method_under_every_shift(
     monkeypatch.setattr(robustness, "TEST", 120)
     monkeypatch.setattr(robustness, "POOL", 500)
     rows = []
-    for method in ("sets", "no-set", "averages"):
+    for method in ("sets", "sets-cvar", "no-set", "averages"):
         task = Task("robustness", "strong", method, (("problem", problem), ("points", 30)))
         rows += robustness.run(task, tmp_path / method).rows
     outcome = Outcome(rows)

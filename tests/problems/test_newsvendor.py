@@ -87,3 +87,17 @@ def test_mean_cost_and_unknown_sets() -> None:
     assert made.mean_cost(made.optimal, 1000) == pytest.approx(made.mean_cost(made.optimal, 5000), rel=1e-5)
     with pytest.raises(dro.ModelError, match="SOC-IV"):
         Newsvendor("SOC-IV")  # type: ignore[arg-type]
+
+
+def test_a_risk_of_the_cost() -> None:
+    """The loss is τ + (cost - τ)⁺/(1 - level) at the τ that was decided; its worst case is above that of the mean."""
+    averse, neutral = Newsvendor("SOC-II", risk=0.8), Newsvendor("SOC-II")
+    theta = neutral.full_knowledge(Z)
+    cautious, usual = (dro.DROLayer(built.problem).eval()(theta) for built in (averse, neutral))
+    assert bool((cautious.value > usual.value).all())
+    (tau,) = set(averse.problem.variables) - {averse.retail, averse.wholesale}
+    retail, wholesale, level = (cautious.best[v] for v in (averse.retail, averse.wholesale, tau))
+    demand = torch.as_tensor(averse.conditional(Z)[0])
+    cost = torch.as_tensor(averse.realised_cost(retail.numpy(), wholesale.numpy(), demand.numpy()))
+    expected = level.reshape(-1) + (cost - level.reshape(-1)).clamp(min=0.0) / 0.2
+    torch.testing.assert_close(averse.problem.loss(cautious.best, demand), expected)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -51,6 +52,19 @@ def test_known_means_without_deviation_give_the_best_portfolio(binaries: int) ->
     np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-7)
     assert (weights > -1e-7).all()
     np.testing.assert_allclose((weights * mean).sum(1), portfolio.best_return(mean), atol=1e-4)
+
+
+def test_the_worst_tail_in_closed_form() -> None:
+    """Under E‖y - μ‖² ≤ σ the worst CVaR of -yᵀw is -μᵀw + ‖w‖√(σ/(1 - level)): all deviation goes into the tail."""
+    level, mean, sigma = 0.9, np.array([0.3, 0.1, 0.25]), 0.02
+    portfolio = Portfolio(3, group=3, risk=level)
+    theta = {"mu": torch.as_tensor(mean)[None], "sigma": torch.tensor([[sigma]], dtype=torch.float64)}
+    decision = dro.DROLayer(portfolio.problem).eval()(theta)
+    w = cp.Variable(3, nonneg=True)
+    tail = -mean @ w + np.sqrt(sigma / (1.0 - level)) * cp.norm(w)
+    best = cp.Problem(cp.Minimize(tail), [cp.sum(w) == 1]).solve(solver=cp.CLARABEL)
+    assert float(decision.value) == pytest.approx(best, abs=1e-6)
+    np.testing.assert_allclose(portfolio.weights({v: x.numpy() for v, x in decision.best.items()})[0], w.value, atol=1e-4)
 
 
 def test_splits_and_refusals() -> None:

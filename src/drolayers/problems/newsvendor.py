@@ -15,6 +15,7 @@ from torch import Tensor
 
 from drolayers.ambiguity import moments
 from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.cost.risk import cvar
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
 from drolayers.problem import DecisionProblem
@@ -39,6 +40,7 @@ class Newsvendor:
 
     Args:
         ambiguity: "SOC-I", "SOC-II" or "SOC-III".
+        risk: level of the CVaR of the cost that is minimised, such as 0.95; None for the expected cost.
 
     Attributes:
         problem: the decision problem.
@@ -55,7 +57,9 @@ class Newsvendor:
     base = np.array([8.0, 11.0, 14.0, 17.0])
     centre = np.array([0.2, 0.4, 0.6, 0.8])
 
-    def __init__(self, ambiguity: Literal["SOC-I", "SOC-II", "SOC-III"] = "SOC-III") -> None:
+    def __init__(
+        self, ambiguity: Literal["SOC-I", "SOC-II", "SOC-III"] = "SOC-III", risk: float | None = None
+    ) -> None:
         if ambiguity not in SETS:
             raise ModelError(f"There is no set {ambiguity!r} for the newsvendor: choose one of {sorted(SETS)}.")
         y = Uncertain(4, support=Nonnegative())
@@ -68,6 +72,7 @@ class Newsvendor:
             + cp.sum(cp.maximum(cp.multiply(self.shortage, y - stock), cp.multiply(self.holding, stock - y)))
         )
         self.ambiguity = ambiguity
+        cost = cost if risk is None else cvar(cost, risk)
         self.problem = DecisionProblem(cost, [], MomentSet(y, SETS[ambiguity]))
 
     def conditional(self, Z: Array) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.cost.risk import cvar
 from drolayers.errors import ModelError
 from drolayers.problem import DecisionProblem
 from drolayers.uncertainty import Uncertain
@@ -70,6 +71,7 @@ class Portfolio:
         assets: number of assets.
         binaries: how many of them (the first) can only be bought in a fixed amount 1/assets or not at all.
         group: coordinates that share one squared deviation bound.
+        risk: level of the CVaR of the loss that is minimised, such as 0.95; None for the expected return.
 
     Attributes:
         problem: the decision problem.
@@ -78,7 +80,7 @@ class Portfolio:
 
     covariates = ("z1", "z2", "z3", "z4", "z5")
 
-    def __init__(self, assets: int, binaries: int = 0, group: int = 1) -> None:
+    def __init__(self, assets: int, binaries: int = 0, group: int = 1, risk: float | None = None) -> None:
         if not 0 <= binaries <= assets:
             raise ModelError(f"A portfolio of {assets} assets cannot have {binaries} binary ones.")
         y = Uncertain(assets)
@@ -86,7 +88,9 @@ class Portfolio:
         self.free = cp.Variable(assets - binaries, nonneg=True, name="free")
         self.lots = cp.Variable(binaries, boolean=True, name="lots") if binaries else None
         self.holdings = self.free if self.lots is None else cp.hstack([self.lots / assets, self.free])
-        self.problem = DecisionProblem(-(y @ self.holdings), [cp.sum(self.holdings) == 1], MomentSet.grouped(y, group))
+        loss = -(y @ self.holdings)
+        cost = loss if risk is None else cvar(loss, risk)
+        self.problem = DecisionProblem(cost, [cp.sum(self.holdings) == 1], MomentSet.grouped(y, group))
 
     def weights(self, decision: Mapping[cp.Variable, Array]) -> Array:
         """The whole portfolio ``(n, assets)`` of decisions."""
