@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import Nominal
 from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
-from drolayers.conic.engine import Backend
+from drolayers.conic.backend import Backend
 from drolayers.conic.solution import placeholders
 from drolayers.errors import ModelError, SolveError
 from drolayers.integer import Candidates, Oracle, make_oracle

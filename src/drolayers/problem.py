@@ -17,9 +17,9 @@ from drolayers.conic import ConeProgram, Engine, Solution, make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
+from drolayers.decisions import Decisions
 from drolayers.errors import ModelError, ShapeError, SolveError
 from drolayers.integer import Oracle, make_oracle
-from drolayers.integer.enumeration import all_points, box_size
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
@@ -32,12 +32,6 @@ Theta = Tensor | Mapping[str, Tensor]
 
 EMPTY = 1e-7
 """Relative excess beyond which a set is empty; within it, it has no Slater point."""
-
-ENUMERABLE = 4096
-"""Size of a box up to which its feasible points are counted, once, to see whether they are few."""
-
-ALL = 65_536
-"""Size of a box up to which all its points are solved when asked for."""
 
 LARGE = 1e3
 """Size of a price relative to the objective from which a multiplier is suspect."""
@@ -83,9 +77,8 @@ class DecisionProblem:
         problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *constraints_all])
         self.program: ConeProgram = compile_program(problem, ambiguity.features)
         self._loss = TorchCost(cost)
-        self._integer_decision: bool | None = None
-        self._points: Tensor | None = None
         self._engine = make_engine()
+        self._decisions = Decisions(self.constraints, self.variables, self.program, self._engine)
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-12))
 
@@ -147,7 +140,7 @@ class DecisionProblem:
         flat, features = self.features(theta, nominal)
         engine = engine or self._engine
         solution = replace(engine, on_failure="mask").solve(self.program, features, fixed)
-        solution = masked(solution, self.diagnose(solution, flat, nominal, fixed))
+        solution = solution.masked(self.diagnose(solution, flat, nominal, fixed))
         if engine.on_failure == "raise" and not bool(solution.ok.all()):
             raise SolveError(solution.statuses)
         return solution
@@ -160,7 +153,9 @@ class DecisionProblem:
         status = self._infeasible(status, theta, nominal, fixed)
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
-            status[items[self._decidable(items, fixed)]] = int(Status.UNBOUNDED)
+            # Where there is a decision it is the worst case that is infinite.
+            exist = self._decisions.exist(len(items), None if fixed is None else fixed[items])
+            status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
         return status
 
     def diagnose_integer(
@@ -175,7 +170,7 @@ class DecisionProblem:
         """The same for the best integer points of a batch."""
         status = self._empty_sets(status, primal, objective, theta, nominal)
         infeasible = status == int(Status.INFEASIBLE)
-        if bool(infeasible.any()) and self._integers_exist(oracle or make_oracle()):
+        if bool(infeasible.any()) and self._decisions.integers_exist(oracle or make_oracle()):
             status[infeasible] = int(Status.UNBOUNDED)
         return status
 
@@ -185,15 +180,7 @@ class DecisionProblem:
         Args:
             limit: None asks for all of them; a number for None in return where there are more.
         """
-        if limit is not None and self._points is None and box_size(self.program) > min(max(limit, ENUMERABLE), ALL):
-            return None
-        if self._points is None:
-            box = torch.as_tensor(all_points(self.program, ALL))
-            order = integer_order(self.program, self._decision_program, self.integer_variables)
-            empty = torch.zeros(1, 0, dtype=torch.float64)
-            oracle = make_oracle("enumeration", self._engine)
-            self._points = box[oracle.is_feasible(self._decision_program, empty, box[None][:, :, order])[0]]
-        return None if limit is not None and self._points.shape[0] > limit else self._points
+        return self._decisions.integer_points(limit)
 
     def _empty_sets(
         self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None
@@ -229,36 +216,6 @@ class DecisionProblem:
             found = self._engine.solve_values(self.program, nothing).status
         status[items[(found == int(Status.INFEASIBLE)).to(items.device)]] = int(Status.INFEASIBLE)
         return status
-
-    def _decidable(self, items: Tensor, fixed: Tensor | None) -> Tensor:
-        """Which infeasible items have a feasible decision, so that it is their worst case that is infinite."""
-        if fixed is None:
-            return torch.full_like(items, self._constraints_hold, dtype=torch.bool)
-        program = self._decision_program
-        order = integer_order(self.program, program, self.integer_variables)
-        solution = self._engine.solve(program, torch.zeros(len(items), 0, dtype=torch.float64), fixed[items][:, order])
-        return (solution.status != int(Status.INFEASIBLE)).to(items.device)
-
-    @cached_property
-    def _decision_program(self) -> ConeProgram:
-        """The constraints on the decision by themselves."""
-        # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
-        mentioned = {v.id for c in self.constraints for v in c.variables()}
-        touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
-        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), [])
-
-    def _integers_exist(self, oracle: Oracle) -> bool:
-        """Whether some integer decision satisfies the constraints, checked once."""
-        if self._integer_decision is None:
-            found = oracle.top(self._decision_program, torch.zeros(1, 0, dtype=torch.float64), 1)
-            self._integer_decision = int(found.status[0]) != int(Status.INFEASIBLE)
-        return self._integer_decision
-
-    @cached_property
-    def _constraints_hold(self) -> bool:
-        """Whether some decision satisfies the constraints, checked once."""
-        solution = self._engine.solve(self._decision_program, torch.zeros(1, 0, dtype=torch.float64))
-        return int(solution.status[0]) != int(Status.INFEASIBLE)
 
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
         """The decision variables' parts of primal points ``(..., column)``."""
@@ -381,39 +338,6 @@ class DecisionProblem:
                     f"not {tuple(value.shape)}."
                 )
         return values
-
-
-def masked(solution: Solution, status: Tensor) -> Solution:
-    """A solution with new statuses: items that are no longer ok become NaN without a gradient."""
-    gone = solution.ok & (status > int(Status.INACCURATE))
-    if not bool(gone.any()):
-        return replace(solution, status=status)
-
-    def mask(tensor: Tensor) -> Tensor:
-        return tensor.masked_fill(gone.reshape(-1, *[1] * (tensor.dim() - 1)), torch.nan)
-
-    return replace(
-        solution,
-        status=status,
-        primal=mask(solution.primal),
-        dual=mask(solution.dual),
-        slack=mask(solution.slack),
-        objective=mask(solution.objective),
-    )
-
-
-def integer_order(source: ConeProgram, target: ConeProgram, variables: Sequence[cp.Variable]) -> list[int]:
-    """For every integer column of one program, its position among those of another, variable by variable."""
-
-    def named(program: ConeProgram) -> list[tuple[int, int]]:
-        slots = {slot.key: slot for slot in program.variables}
-        columns = {
-            slots[v.id].offset + k: (v.id, k) for v in variables if v.id in slots for k in range(slots[v.id].size)
-        }
-        return [columns[int(c)] for c in program.integers]
-
-    position = {name: k for k, name in enumerate(named(source))}
-    return [position[name] for name in named(target)]
 
 
 def _forbidden_rows(parsed: PiecewiseCost, stack: cp.Expression) -> Rows:

@@ -9,9 +9,10 @@ import torch
 
 from drolayers.conic import automatic, gpu
 from drolayers.conic.automatic import Automatic, general_backend
+from drolayers.conic.backend import Exact
 from drolayers.conic.compile import compile_program
 from drolayers.conic.diffcp import Diffcp
-from drolayers.conic.engine import Engine, Exact
+from drolayers.conic.engine import Engine
 from drolayers.conic.gpu import Batched
 from drolayers.conic.moreau import Moreau
 from drolayers.conic.program import ConeProgram

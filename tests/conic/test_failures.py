@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from drolayers.conic.backend import Smoothed
 from drolayers.conic.clarabel import ClarabelRescue
-from drolayers.conic.engine import Engine, Smoothed
+from drolayers.conic.engine import Engine
 from drolayers.conic.moreau import Moreau
 from drolayers.conic.program import Values
 from drolayers.conic.registry import BACKENDS, make_engine

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from drolayers.conic.backend import Smoothed
 from drolayers.conic.clarabel import ClarabelRescue
-from drolayers.conic.engine import Engine, FlatGradientWarning, Smoothed
+from drolayers.conic.engine import Engine, FlatGradientWarning
 from drolayers.conic.moreau import Moreau, SolverPool
 from drolayers.conic.registry import make_engine
 from drolayers.errors import ModelError

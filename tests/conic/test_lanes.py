@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import gpu, ipm
+from drolayers.conic.backend import Exact, Smoothed
 from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine, Exact, Smoothed
+from drolayers.conic.engine import Engine
 from drolayers.conic.gpu import EXACT, Batched
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.system import Data, SystemPlan

@@ -6,8 +6,9 @@ import cvxpy as cp
 import pytest
 import torch
 
+from drolayers.conic.backend import Exact, Smoothed
 from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine, Exact, Smoothed
+from drolayers.conic.engine import Engine
 from drolayers.conic.gpu import Batched, _rounded
 from drolayers.conic.program import ConeProgram
 from drolayers.problems import Newsvendor

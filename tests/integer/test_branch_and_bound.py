@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drolayers.conic import Engine, make_engine
-from drolayers.conic.engine import Raw
+from drolayers.conic.backend import Raw
 from drolayers.conic.moreau import Moreau
 from drolayers.errors import ModelError
 from drolayers.integer import BranchAndBound

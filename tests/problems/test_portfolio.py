@@ -64,7 +64,9 @@ def test_the_worst_tail_in_closed_form() -> None:
     tail = -mean @ w + np.sqrt(sigma / (1.0 - level)) * cp.norm(w)
     best = cp.Problem(cp.Minimize(tail), [cp.sum(w) == 1]).solve(solver=cp.CLARABEL)
     assert float(decision.value) == pytest.approx(best, abs=1e-6)
-    np.testing.assert_allclose(portfolio.weights({v: x.numpy() for v, x in decision.best.items()})[0], w.value, atol=1e-4)
+    np.testing.assert_allclose(
+        portfolio.weights({v: x.numpy() for v, x in decision.best.items()})[0], w.value, atol=1e-4
+    )
 
 
 def test_splits_and_refusals() -> None:

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import torch
 
+from drolayers.conic.backend import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.diffcp import Diffcp
-from drolayers.conic.engine import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.gpu import Batched
 from drolayers.conic.moreau import Moreau
 from drolayers.conic.program import ConeProgram, Values

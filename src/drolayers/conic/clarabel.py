@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from drolayers.conic.engine import Raw
+from drolayers.conic.backend import Raw
 from drolayers.conic.implicit import implicit_pullback, matrices
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Status

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from drolayers.conic.backend import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.clarabel import ClarabelRescue
-from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import matrices
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index

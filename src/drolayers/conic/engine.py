@@ -1,8 +1,8 @@
 """The engine contract: solve a batch of cone programs, tell what became of each, and differentiate.
 
 An :class:`Engine` composes a :class:`Backend` (how to solve) with a gradient rule (how to differentiate). Everything
-that must be the same for every back end stands here, once: scaling, masking, classification by our own residuals, the
-second route for unfinished items, and the two theorems,
+that must be the same for every back end stands once, here or in ``verdict.py`` (classification by our own residuals,
+the second route for unfinished items): scaling, masking, and the two theorems,
 
 * implicit function theorem for ``x``: the back end's pullback;
 * envelope theorem for the objective: its derivative is that of the Lagrangian at the fixed primal-dual point.
@@ -11,9 +11,8 @@ second route for unfinished items, and the two theorems,
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
@@ -21,113 +20,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import residuals
+from drolayers.conic.backend import Backend, Exact, Raw, Rescue, Smoothed
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
+from drolayers.conic.verdict import classify, second_route
 from drolayers.errors import ModelError, ShapeError, SolveError
 from drolayers.status import Status
-
-Pullback = Callable[[Float[Tensor, "batch column"]], tuple[Tensor, Tensor, Tensor, Tensor]]
-
-ACCEPT = 1e-7
-"""Relative residual up to which an item is called OPTIMAL."""
-
-TOLERATE = 1e-4
-"""Relative residual up to which an item is called INACCURATE; beyond it has FAILED."""
-
-CERTIFY = 1e-6
-"""Relative defect up to which a ray counts as a certificate."""
 
 
 class FlatGradientWarning(UserWarning):
     """Every exact gradient of a batch vanished."""
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Differentiate the solution map as it is."""
-
-
-@dataclass(frozen=True)
-class Smoothed:
-    """Differentiate the solution of the barrier problem at a fixed level.
-
-    Args:
-        level: barrier parameter of the program after its objective was divided by its largest coefficient, so that one
-            level means the same at every scale.
-    """
-
-    level: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if not self.level > 0:
-            raise ModelError(f"The level of smoothing must be positive, not {self.level}.")
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a back end can do, as data.
-
-    Args:
-        cones: the cones that it solves over, with exact gradients.
-        quadratic: whether the objective may have a quadratic part.
-        smoothed: the cones over which it also offers smoothed gradients.
-        fixed_sizes: whether a new size of batch costs a new solver, so that few sizes should be asked for.
-    """
-
-    cones: frozenset[str]
-    quadratic: bool
-    smoothed: frozenset[str]
-    fixed_sizes: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Raw:
-    """What a back end reports: points, its own verdict, and how to pull gradients back.
-
-    ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished), and is checked before use.
-    For INFEASIBLE ``z`` holds the certificate, for NO_MINIMUM ``x`` does.
-    """
-
-    x: Float[Tensor, "batch column"]
-    z: Float[Tensor, "batch row"]
-    s: Float[Tensor, "batch row"]
-    verdict: Int[Tensor, "batch"]
-    iterations: Int[Tensor, "batch"]
-    pullback: Pullback | None
-
-
-class Backend(Protocol):
-    """How a batch of programs is solved. Implementations are immutable and safe to share between threads."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this back end can do."""
-
-    def solve(
-        self,
-        program: ConeProgram,
-        values: Values,
-        gradient: Exact | Smoothed | None,
-        warm_start: WarmStart | None,
-    ) -> Raw:
-        """Solve finite data of at least one item; with a gradient rule, return a pullback as well."""
-
-    def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
-        """How to pull gradients back at solutions that are known already."""
-
-    def with_tolerance(self, tolerance: float) -> Backend:
-        """The same back end, asked for another accuracy."""
-
-
-class Rescue(Protocol):
-    """A second route for items that the first left unfinished."""
-
-    def __call__(self, program: ConeProgram, values: Values, differentiable: bool) -> Raw:
-        """Solve again, slowly and carefully."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,10 +172,12 @@ class Engine:
             raw = self._known(program, values, point, gradient)
         else:
             raw = self.backend.solve(program, values, gradient, point)
-        status, residual = _classify(program, values, raw)
+        status, residual = classify(program, values, raw)
         unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
         if self.rescue is not None and bool(unfinished.any()):
-            raw, status, residual = self._retry(program, values, raw, status, residual, unfinished, differentiable)
+            # Only exact derivatives can be had by the second route.
+            exact = differentiable and isinstance(self.gradient, Exact)
+            raw, status, residual = second_route(self.rescue, program, values, raw, status, residual, unfinished, exact)
         failed = torch.full_like(status, int(Status.FAILED))
         return raw, torch.where(finite, status, failed), residual
 
@@ -284,43 +188,6 @@ class Engine:
         claimed = torch.full((count,), int(Status.OPTIMAL), device=device)
         none = torch.zeros(count, dtype=torch.int64, device=device)
         return Raw(point.primal, point.dual, point.slack, claimed, none, pullback)
-
-    def _retry(
-        self,
-        program: ConeProgram,
-        values: Values,
-        raw: Raw,
-        status: Tensor,
-        residual: Tensor,
-        unfinished: Tensor,
-        differentiable: bool,
-    ) -> tuple[Raw, Tensor, Tensor]:
-        """Solve the unfinished items by the second route and keep whichever answer is the better."""
-        assert self.rescue is not None
-        items = unfinished.nonzero()[:, 0]
-        second = self.rescue(program, values[items], differentiable and isinstance(self.gradient, Exact))
-        second_status, second_residual = _classify(program, values[items], second)
-        certified = (second_status == int(Status.INFEASIBLE)) | (second_status == int(Status.NO_MINIMUM))
-        better = certified | (second_residual < residual[items])
-        chosen, rows = items[better], better.nonzero()[:, 0]
-        if second.pullback is not None:
-            pullback = _mixed_pullback(raw.pullback, second.pullback, chosen, rows, items.numel())
-        else:
-            # The second route cannot smooth: the first one's gradient stands, where its point was usable.
-            pullback = _masked_pullback(raw.pullback, items[status[items] == int(Status.FAILED)])
-
-        def merged(first: Tensor, other: Tensor) -> Tensor:
-            return first.index_copy(0, chosen, other[rows].to(first))
-
-        mixed = Raw(
-            merged(raw.x, second.x),
-            merged(raw.z, second.z),
-            merged(raw.s, second.s),
-            merged(raw.verdict, second.verdict),
-            merged(raw.iterations, second.iterations),
-            pullback,
-        )
-        return mixed, merged(status, second_status), merged(residual, second_residual)
 
     def warn_if_flat(self, program: ConeProgram, incoming: Tensor, outgoing: list[tuple[Tensor, Tensor]]) -> None:
         """Say once per program that every exact gradient of a batch vanished."""
@@ -409,24 +276,6 @@ def _scaled(values: Values) -> tuple[Values, Float[Tensor, "batch 1"], Float[Ten
     return Values(P, values.A, values.q / q_scale, values.b / b_scale, values.constant), q_scale, b_scale
 
 
-def _classify(program: ConeProgram, values: Values, raw: Raw) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """Status by our own residuals: a verdict is believed only with its certificate."""
-    residual = residuals.optimality(program, values, raw.x, raw.z, raw.s)
-    status = torch.full_like(raw.verdict, int(Status.FAILED))
-    status[residual <= TOLERATE] = int(Status.INACCURATE)
-    status[residual <= ACCEPT] = int(Status.OPTIMAL)
-    for verdict, proof in (
-        (Status.INFEASIBLE, lambda v, r: residuals.infeasibility(program, v, r.z)),
-        (Status.NO_MINIMUM, lambda v, r: residuals.unboundedness(program, v, r.x)),
-    ):
-        claimed = raw.verdict == int(verdict)
-        if bool(claimed.any()):
-            proven = claimed & (proof(values, raw) <= CERTIFY)
-            status[claimed] = int(Status.FAILED)
-            status[proven] = int(verdict)
-    return status, residual
-
-
 def _envelope(
     program: ConeProgram, values: Values, x: Tensor, z: Tensor, ok: Bool[Tensor, "batch"]
 ) -> Float[Tensor, "batch"]:
@@ -444,36 +293,6 @@ def _envelope(
     lagrangian = objective + feasibility
     value = objective.detach() + lagrangian - lagrangian.detach()
     return torch.where(ok, value, torch.full_like(value, torch.nan))
-
-
-def _mixed_pullback(
-    first: Pullback | None, second: Pullback, chosen: Tensor, rows: Tensor, count: int
-) -> Pullback | None:
-    """Pull the rescued items back by the second route, the others by the first."""
-    if first is None:
-        return None
-
-    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        kept = dx.index_fill(0, chosen, 0.0)
-        gradients = list(first(kept))
-        inner = dx.new_zeros(count, dx.shape[1]).index_copy(0, rows, dx[chosen])
-        others = second(inner)
-        merged = [g.index_copy(0, chosen, other[rows].to(g)) for g, other in zip(gradients, others, strict=True)]
-        return merged[0], merged[1], merged[2], merged[3]
-
-    return pullback
-
-
-def _masked_pullback(first: Pullback | None, items: Tensor) -> Pullback | None:
-    """The same pullback with nothing for some items."""
-    if first is None:
-        return None
-
-    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        dP, dA, dq, db = (g.index_fill(0, items, 0.0) for g in first(dx.index_fill(0, items, 0.0)))
-        return dP, dA, dq, db
-
-    return pullback
 
 
 def _empty(program: ConeProgram, values: Values) -> Solution:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import ipm
-from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.backend import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import completed_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.recording import Recordings

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.conic.adjoint import pull_back
-from drolayers.conic.engine import Pullback
+from drolayers.conic.backend import Pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import products
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from drolayers.conic.engine import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.backend import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import checked_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from drolayers.conic.automatic import Automatic
+from drolayers.conic.backend import Backend, Exact, Smoothed
 from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.diffcp import Diffcp
-from drolayers.conic.engine import Backend, Engine, Exact, Smoothed
+from drolayers.conic.engine import Engine
 from drolayers.conic.gpu import Batched
 from drolayers.conic.moreau import Moreau
 from drolayers.errors import ModelError

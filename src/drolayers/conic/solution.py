@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,6 +58,24 @@ class Solution:
     def variable(self, key: Any) -> Tensor:
         """The values of a CVXPY variable (or of its name), ``(batch, *shape)``."""
         return self.program.variable(self.primal, key)
+
+    def masked(self, status: Int[Tensor, "batch"]) -> Solution:
+        """The same with new statuses: items that are no longer ok become NaN without a gradient."""
+        gone = self.ok & (status > int(Status.INACCURATE))
+        if not bool(gone.any()):
+            return replace(self, status=status)
+
+        def mask(tensor: Tensor) -> Tensor:
+            return tensor.masked_fill(gone.reshape(-1, *[1] * (tensor.dim() - 1)), torch.nan)
+
+        return replace(
+            self,
+            status=status,
+            primal=mask(self.primal),
+            dual=mask(self.dual),
+            slack=mask(self.slack),
+            objective=mask(self.objective),
+        )
 
     def __repr__(self) -> str:
         count = Counter(str(s) for s in self.statuses)

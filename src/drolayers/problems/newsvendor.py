@@ -57,9 +57,7 @@ class Newsvendor:
     base = np.array([8.0, 11.0, 14.0, 17.0])
     centre = np.array([0.2, 0.4, 0.6, 0.8])
 
-    def __init__(
-        self, ambiguity: Literal["SOC-I", "SOC-II", "SOC-III"] = "SOC-III", risk: float | None = None
-    ) -> None:
+    def __init__(self, ambiguity: Literal["SOC-I", "SOC-II", "SOC-III"] = "SOC-III", risk: float | None = None) -> None:
         if ambiguity not in SETS:
             raise ModelError(f"There is no set {ambiguity!r} for the newsvendor: choose one of {sorted(SETS)}.")
         y = Uncertain(4, support=Nonnegative())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from drolayers.conic.engine import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.backend import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import implicit_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart

@@ -1,0 +1,100 @@
+"""The constraints on the decision by themselves: which decisions there are, whatever the ambiguity set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import cvxpy as cp
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.conic import ConeProgram, Engine
+from drolayers.conic.compile import compile_program
+from drolayers.integer import Oracle, make_oracle
+from drolayers.integer.enumeration import all_points, box_size
+from drolayers.status import Status
+
+ENUMERABLE = 4096
+"""Size of a box up to which its feasible points are counted, once, to see whether they are few."""
+
+ALL = 65_536
+"""Size of a box up to which all its points are solved when asked for."""
+
+
+class Decisions:
+    """What the constraints admit.
+
+    Args:
+        constraints: on the decision variables alone.
+        variables: the decision variables.
+        problem: the compiled problem; integer values are given and returned in the order of its integer columns.
+        engine: how to solve.
+    """
+
+    def __init__(
+        self,
+        constraints: Sequence[cp.Constraint],
+        variables: Sequence[cp.Variable],
+        problem: ConeProgram,
+        engine: Engine,
+    ) -> None:
+        self.constraints, self.variables, self.problem, self.engine = constraints, variables, problem, engine
+        self._some_integers: bool | None = None
+        self._points: Tensor | None = None
+
+    @cached_property
+    def program(self) -> ConeProgram:
+        """The constraints without a cost."""
+        # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
+        mentioned = {v.id for c in self.constraints for v in c.variables()}
+        touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
+        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), [])
+
+    def exist(self, count: int, fixed: Float[Tensor, "item integer"] | None) -> Bool[Tensor, "item"]:
+        """Whether there is a decision, item by item: any, with integrality relaxed, or one with given integers."""
+        if fixed is None:
+            return torch.full((count,), self._some)
+        found = self.engine.solve(self.program, _nothing(count), fixed[:, self._order]).status
+        return found != int(Status.INFEASIBLE)
+
+    @cached_property
+    def _some(self) -> bool:
+        """Whether some decision satisfies the constraints, checked once."""
+        return int(self.engine.solve(self.program, _nothing(1)).status[0]) != int(Status.INFEASIBLE)
+
+    def integers_exist(self, oracle: Oracle) -> bool:
+        """Whether some integer decision satisfies the constraints, checked once."""
+        if self._some_integers is None:
+            found = oracle.top(self.program, _nothing(1), 1)
+            self._some_integers = int(found.status[0]) != int(Status.INFEASIBLE)
+        return self._some_integers
+
+    def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
+        """All integer points; None where there are more than the limit, unless that is None."""
+        if limit is not None and self._points is None and box_size(self.problem) > min(max(limit, ENUMERABLE), ALL):
+            return None
+        if self._points is None:
+            box = torch.as_tensor(all_points(self.problem, ALL))
+            oracle = make_oracle("enumeration", self.engine)
+            self._points = box[oracle.is_feasible(self.program, _nothing(1), box[None][:, :, self._order])[0]]
+        return None if limit is not None and self._points.shape[0] > limit else self._points
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """For every integer column of our program, its position among those of the problem."""
+        position = {name: k for k, name in enumerate(self._named(self.problem))}
+        return [position[name] for name in self._named(self.program)]
+
+    def _named(self, program: ConeProgram) -> list[tuple[int, int]]:
+        """Variable and entry of every integer column."""
+        slots = {slot.key: slot for slot in program.variables}
+        of_variables = [slots[v.id] for v in self.variables if v.id in slots]
+        columns = {slot.offset + k: (slot.key, k) for slot in of_variables for k in range(slot.size)}
+        return [columns[int(column)] for column in program.integers]
+
+
+def _nothing(count: int) -> Float[Tensor, "item 0"]:
+    """The parameters of a program without any."""
+    return torch.zeros(count, 0, dtype=torch.float64)
