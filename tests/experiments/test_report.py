@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from drolayers.cli import app
-from drolayers.experiments import newsvendor, robustness, timing
+from drolayers.experiments import newsvendor, portfolio, robustness, timing
 from drolayers.experiments.runner import collect, run_tasks
 from drolayers.experiments.sections import improvements
-from drolayers.experiments.summary import Mean
+from drolayers.experiments.summary import COLOURS, Mean
 from drolayers.experiments.task import Outcome, Task, row
 
 BENCHMARK = newsvendor.BENCHMARK
@@ -193,3 +193,8 @@ def test_reproduce_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(app, ["reproduce", "--only", "nothing", "--out", str(out)])
     assert done.exit_code == 1
     assert "There is no experiment 'nothing'" in done.output
+
+
+def test_no_two_methods_of_a_figure_look_alike() -> None:
+    for methods in (robustness.METHODS, (*portfolio.PAPER, *portfolio.BASELINES.values(), *portfolio.REFERENCES)):
+        assert len({COLOURS[method] for method in methods}) == len(set(methods))

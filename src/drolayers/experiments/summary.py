@@ -15,6 +15,7 @@ from drolayers.experiments.task import REFERENCE, Row
 COLOURS = {
     "decision-focused": "#1b9e77",
     "decision-focused, exact gradient": "#66c2a5",
+    "decision-focused, CVaR": "#7570b3",
     "decision-focused, no set": "#e7298a",
     "prediction-focused": "#d95f02",
     "Costa-Iyengar": "#a6761d",
