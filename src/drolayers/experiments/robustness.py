@@ -75,10 +75,9 @@ def run(task: Task, work: Path) -> Outcome:
 def _policies(task: Task, built: Newsvendor | Portfolio, training: Data, work: Path) -> dict[str, Policy]:
     """The fitted policies of one family."""
     settings = settings_of(task)
-    if task.method == "sets":
-        return dict(fit_both(built.problem, training, None, settings, task.seed, work))
-    if task.method == "sets-cvar":
-        return {RISK: fit_both(built.problem, training, None, settings, task.seed, work)[DECISION]}
+    if task.method in ("sets", "sets-cvar"):
+        learners = fit_both(built.problem, training, None, settings, task.seed, work)
+        return dict(learners) if task.method == "sets" else {RISK: learners[DECISION]}
     import drolayers.baselines as baselines
 
     if task.method == "no-set":
