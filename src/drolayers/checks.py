@@ -22,8 +22,11 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 def number(name: str, value: Any) -> float:
     """One real number."""
-    array = numbers(name, value)
-    if array.shape != ():
+    try:
+        array = numbers(name, value)
+    except ModelError:
+        array = None
+    if array is None or array.shape != ():
         raise ModelError(f"{name} must be one number, not {value!r}.")
     return float(array)
 

@@ -101,3 +101,9 @@ def test_a_risk_of_the_cost() -> None:
     cost = torch.as_tensor(averse.realised_cost(retail.numpy(), wholesale.numpy(), demand.numpy()))
     expected = level.reshape(-1) + (cost - level.reshape(-1)).clamp(min=0.0) / 0.2
     torch.testing.assert_close(averse.problem.loss(cautious.best, demand), expected)
+
+
+@pytest.mark.parametrize("risk", [0.0, 1.0, float("nan"), "high", [0.9, 0.95]])
+def test_a_risk_that_is_no_level(risk) -> None:
+    with pytest.raises(dro.ModelError, match=r"level must be one number|between 0 and 1"):
+        Newsvendor(risk=risk)
