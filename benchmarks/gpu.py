@@ -23,7 +23,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers.conic import Engine, make_engine
-from drolayers.conic.clarabel import ClarabelRescue
+from drolayers.conic.solvers.clarabel import ClarabelRescue
 from drolayers.problem import DecisionProblem
 from drolayers.problems import Portfolio, PortfolioData
 

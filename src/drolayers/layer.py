@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import Nominal
 from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
-from drolayers.conic.backend import Backend
 from drolayers.conic.solution import placeholders
+from drolayers.conic.solvers.contract import Backend
 from drolayers.errors import ModelError, SolveError
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.problem import DecisionProblem, Theta

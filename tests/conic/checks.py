@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.solution import Solution
+from drolayers.conic.solvers.clarabel import ClarabelRescue
 from tests.conic.families import Family
 
 

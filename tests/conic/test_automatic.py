@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic import automatic, gpu
-from drolayers.conic.automatic import Automatic, general_backend
-from drolayers.conic.backend import Exact
 from drolayers.conic.compile import compile_program
-from drolayers.conic.diffcp import Diffcp
 from drolayers.conic.engine import Engine
-from drolayers.conic.gpu import Batched
-from drolayers.conic.moreau import Moreau
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.solvers import automatic
+from drolayers.conic.solvers import interior as gpu
+from drolayers.conic.solvers.automatic import Automatic, general_backend
+from drolayers.conic.solvers.contract import Exact
+from drolayers.conic.solvers.diffcp import Diffcp
+from drolayers.conic.solvers.interior import Batched
+from drolayers.conic.solvers.moreau import Moreau
 from drolayers.problems import Newsvendor, Portfolio
 from drolayers.status import Status
 from tests.conic.families import family

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
 from drolayers.conic.registry import BACKENDS, make_engine
+from drolayers.conic.solvers.clarabel import ClarabelRescue
 from drolayers.status import Status
 from tests.conic.checks import assert_agrees, assert_kkt
 from tests.conic.families import family, pairs

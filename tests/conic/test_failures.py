@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.backend import Smoothed
-from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.engine import Engine
-from drolayers.conic.moreau import Moreau
 from drolayers.conic.program import Values
 from drolayers.conic.registry import BACKENDS, make_engine
 from drolayers.conic.solution import Solution
+from drolayers.conic.solvers.clarabel import ClarabelRescue
+from drolayers.conic.solvers.contract import Smoothed
+from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError, ShapeError, SolveError
 from drolayers.status import Status
 from tests.conic.families import FRAGILE, NAMES, family, pairs

@@ -15,8 +15,8 @@ from torch import Tensor
 import drolayers as dro
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
-from drolayers.conic.gpu import Batched
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.solvers.interior import Batched
 from tests.conic.checks import assert_gradient, dense
 
 DEVICES = [

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.backend import Smoothed
-from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.engine import Engine, FlatGradientWarning
-from drolayers.conic.moreau import Moreau, SolverPool
 from drolayers.conic.registry import make_engine
+from drolayers.conic.solvers.clarabel import ClarabelRescue
+from drolayers.conic.solvers.contract import Smoothed
+from drolayers.conic.solvers.moreau import Moreau, SolverPool
 from drolayers.errors import ModelError
 from tests.conic.checks import assert_gradient, central_differences, margin, step
 from tests.conic.families import NAMES, Family, family, pairs

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic import gpu, ipm
-from drolayers.conic.backend import Exact, Smoothed
+from drolayers.conic import ipm
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
-from drolayers.conic.gpu import EXACT, Batched
+from drolayers.conic.interior.system import Data, SystemPlan
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.system import Data, SystemPlan
+from drolayers.conic.solvers import interior as gpu
+from drolayers.conic.solvers.contract import Exact, Smoothed
+from drolayers.conic.solvers.interior import EXACT, Batched
 from drolayers.problems import Newsvendor
 from drolayers.status import Status
 from tests.conic.families import family

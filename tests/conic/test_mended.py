@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from drolayers.conic.gpu import Batched
-from drolayers.conic.system import Data
+from drolayers.conic.interior.system import Data
+from drolayers.conic.solvers.interior import Batched
 from tests.conic.families import family
 
 LEVEL, SPOILT = 1e-6, 2

@@ -6,11 +6,11 @@ import cvxpy as cp
 import pytest
 import torch
 
-from drolayers.conic.backend import Exact, Smoothed
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
-from drolayers.conic.gpu import Batched, _rounded
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.solvers.contract import Exact, Smoothed
+from drolayers.conic.solvers.interior import Batched, _rounded
 from drolayers.problems import Newsvendor
 from drolayers.status import Status
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from drolayers.conic import Engine, make_engine
-from drolayers.conic.backend import Raw
-from drolayers.conic.moreau import Moreau
+from drolayers.conic.solvers.contract import Raw
+from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError
 from drolayers.integer import BranchAndBound
 from drolayers.status import Status

@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import residuals
-from drolayers.conic.backend import Backend, Exact, Raw, Rescue, Smoothed
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
+from drolayers.conic.solvers.contract import Backend, Exact, Raw, Rescue, Smoothed
 from drolayers.conic.verdict import classify, second_route
 from drolayers.errors import ModelError, ShapeError, SolveError
 from drolayers.status import Status

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.conic.adjoint import pull_back
-from drolayers.conic.backend import Pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import products
+from drolayers.conic.solvers.contract import Pullback
 
 DEFECT = 1e-4
 """Relative defect of the adjoint equations from which an item is differentiated once more, by a factorisation."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from drolayers.conic.scaling import ConeShape, Scaling
-from drolayers.conic.system import Data, System
+from drolayers.conic.interior.scaling import ConeShape, Scaling
+from drolayers.conic.interior.system import Data, System
 from drolayers.status import Status
 
 CHECK_EVERY = 2

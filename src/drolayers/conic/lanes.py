@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from drolayers.conic.system import SystemPlan
+from drolayers.conic.interior.system import SystemPlan
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -15,6 +15,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from drolayers.conic.interior.system import Data
 from drolayers.conic.ipm import CENTRING, CLOSE, PATIENCE, SPOILT, Iterate, Outcome
 from drolayers.conic.lanes import (
     OPTIONS,
@@ -34,7 +35,6 @@ from drolayers.conic.lanes import (
     solve,
     square,
 )
-from drolayers.conic.system import Data
 from drolayers.status import Status
 
 OPTIMAL, FAILED = int(Status.OPTIMAL), int(Status.FAILED)

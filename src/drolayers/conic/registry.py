@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from drolayers.conic.automatic import Automatic
-from drolayers.conic.backend import Backend, Exact, Smoothed
-from drolayers.conic.clarabel import ClarabelRescue
-from drolayers.conic.diffcp import Diffcp
 from drolayers.conic.engine import Engine
-from drolayers.conic.gpu import Batched
-from drolayers.conic.moreau import Moreau
+from drolayers.conic.solvers.automatic import Automatic
+from drolayers.conic.solvers.clarabel import ClarabelRescue
+from drolayers.conic.solvers.contract import Backend, Exact, Smoothed
+from drolayers.conic.solvers.diffcp import Diffcp
+from drolayers.conic.solvers.interior import Batched
+from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError
 
 BACKENDS: dict[str, type[Automatic] | type[Moreau] | type[Batched] | type[Diffcp]] = {

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.conic import residuals
-from drolayers.conic.backend import Pullback, Raw, Rescue
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.solvers.contract import Pullback, Raw, Rescue
 from drolayers.status import Status
 
 ACCEPT = 1e-7

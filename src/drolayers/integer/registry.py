@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
-from drolayers.conic.backend import Backend
+from drolayers.conic.solvers.contract import Backend
 from drolayers.errors import ModelError
 from drolayers.integer.enumeration import Enumeration, box_size
 from drolayers.integer.oracle import Candidates, Oracle

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from drolayers.conic.backend import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import implicit_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
+from drolayers.conic.solvers.contract import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
 
 
 @final

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import nn
 
-from drolayers.conic.automatic import Automatic
+from drolayers.conic.solvers.automatic import Automatic
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.nominal import NominalDistribution
 from drolayers.problem import DecisionProblem

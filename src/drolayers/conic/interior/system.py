@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.arrow import ArrowFactor, ArrowPlan, system_pattern
+from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
+from drolayers.conic.interior.scaling import ConeShape, Scaling
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
-from drolayers.conic.scaling import ConeShape, Scaling
 
 REGULARISE = 1e-7
 """Added to the diagonal of the system (taken off for equality rows); iterative refinement takes its effect back."""

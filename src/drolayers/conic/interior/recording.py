@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import ipm
+from drolayers.conic.interior.system import Data, SystemPlan
 from drolayers.conic.ipm import CHECK_EVERY, FIRST_CHECK, ROUGH_STEPS, Iterate, Outcome, Progress
-from drolayers.conic.system import Data, SystemPlan
 
 KEPT = 32
 """Recordings that are kept; each holds the workspace of its batch."""

@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from drolayers.conic.backend import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import checked_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
+from drolayers.conic.solvers.contract import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.errors import MissingExtraError
 from drolayers.status import Status
 

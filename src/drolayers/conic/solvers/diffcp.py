@@ -10,12 +10,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from drolayers.conic.backend import Capabilities, Exact, Pullback, Raw, Smoothed
-from drolayers.conic.clarabel import ClarabelRescue
 from drolayers.conic.implicit import matrices
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
 from drolayers.conic.solution import WarmStart
+from drolayers.conic.solvers.clarabel import ClarabelRescue
+from drolayers.conic.solvers.contract import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.errors import MissingExtraError
 from drolayers.status import Status
 

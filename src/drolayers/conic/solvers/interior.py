@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import ipm
-from drolayers.conic.backend import Capabilities, Exact, Pullback, Raw, Smoothed
 from drolayers.conic.implicit import completed_pullback
+from drolayers.conic.interior.recording import Recordings
+from drolayers.conic.interior.system import Data, SystemPlan
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.recording import Recordings
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.system import Data, SystemPlan
+from drolayers.conic.solvers.contract import Capabilities, Exact, Pullback, Raw, Smoothed
 
 EXACT = 1e-9
 """Level of the central path that stands for its end: low enough for gradients to be exact to about five digits, high

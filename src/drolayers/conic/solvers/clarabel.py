@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from drolayers.conic.backend import Raw
 from drolayers.conic.implicit import implicit_pullback, matrices
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.solvers.contract import Raw
 from drolayers.status import Status
 
 

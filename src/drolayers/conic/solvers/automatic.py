@@ -7,12 +7,12 @@ from importlib.util import find_spec
 
 import torch
 
-from drolayers.conic.backend import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
-from drolayers.conic.diffcp import Diffcp
-from drolayers.conic.gpu import Batched
-from drolayers.conic.moreau import Moreau
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
+from drolayers.conic.solvers.contract import Backend, Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.solvers.diffcp import Diffcp
+from drolayers.conic.solvers.interior import Batched
+from drolayers.conic.solvers.moreau import Moreau
 
 FILL = 50
 """Entries of the factored system for every row and column up to which our own method is the faster one."""

@@ -1,0 +1,1 @@
+"""A batched interior-point method: the loop once, over two algebras."""
