@@ -23,7 +23,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers.conic import Engine, make_engine
-from drolayers.conic.solvers.clarabel import ClarabelRescue
+from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.problem import DecisionProblem
 from drolayers.problems import Portfolio, PortfolioData
 
@@ -82,7 +82,7 @@ def difference(problem: DecisionProblem, theta: Tensor, values: Tensor) -> float
     _, features = problem.features(theta[chosen.to(theta.device)].cpu())
     program = problem.program
     data = program.values(features)
-    raw = ClarabelRescue()(program, data, False)
+    raw = Clarabel().solve(program, data)
     exact = (data.q * raw.x).sum(1) + data.constant
     mine = values[chosen.to(values.device)].cpu()
     return float(((mine - exact).abs() / (1.0 + exact.abs())).max())
@@ -116,7 +116,7 @@ def main() -> None:
         for engine in arguments.engines:
             try:
                 made = make_engine(engine)
-                made = replace(made, backend=made.backend.with_tolerance(arguments.tolerance))
+                made = replace(made, solver=made.solver.with_tolerance(arguments.tolerance))
                 forward, backward, values, solution = timed(made, problem, theta, arguments.calls)
             except Exception as error:  # a peer that is missing or fails is a line of the table
                 print(f"{label:24s} {engine:8s} {type(error).__name__}: {str(error).splitlines()[0][:90]}", flush=True)

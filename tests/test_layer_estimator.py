@@ -12,7 +12,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers.conic import make_engine
-from drolayers.conic.solvers.contract import Smoothed
+from drolayers.conic.adjoints.rules import Smoothed
 from drolayers.surrogate import Energy, Proposal, Stratified, Summit, effective_sample_size, energy_probabilities
 from tests.surrogate.problems import CASES, Case, Table, closed_form, portfolio, soc2, table
 

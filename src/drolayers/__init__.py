@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     from drolayers.conic import Smoothed
     from drolayers.cost.recourse import recourse
     from drolayers.cost.risk import cvar
-    from drolayers.errors import DROError, MissingExtraError, ModelError, ShapeError, SolveError
+    from drolayers.errors import (
+        DifferentiationError,
+        DROError,
+        MissingExtraError,
+        ModelError,
+        ShapeError,
+        SolveError,
+    )
     from drolayers.layer import Decision, DROLayer
     from drolayers.learning import Annealed, DecisionFocusedLearner
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
-    from drolayers.status import Status
+    from drolayers.status import Derivative, Status
     from drolayers.surrogate import Energy, RelativeTemperature, Stratified
     from drolayers.uncertainty import Uncertain
 
@@ -32,6 +39,8 @@ _HOME = {
     "Decision": "layer",
     "DecisionFocusedLearner": "learning",
     "DecisionProblem": "problem",
+    "Derivative": "status",
+    "DifferentiationError": "errors",
     "Learn": "ambiguity.moments",
     "MissingExtraError": "errors",
     "ModelError": "errors",
@@ -59,6 +68,8 @@ __all__ = [
     "Decision",
     "DecisionFocusedLearner",
     "DecisionProblem",
+    "Derivative",
+    "DifferentiationError",
     "Energy",
     "Learn",
     "MissingExtraError",

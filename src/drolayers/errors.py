@@ -23,6 +23,10 @@ class MissingExtraError(DROError, ImportError):
     """An optional package is not installed; the message names the extra to install."""
 
 
+class DifferentiationError(DROError, RuntimeError):
+    """A derivative was asked for that does not exist here."""
+
+
 class SolveError(DROError, RuntimeError):
     """Some items of a batch could not be solved; ``items`` maps their positions to statuses."""
 

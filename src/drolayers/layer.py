@@ -18,7 +18,7 @@ from drolayers.ambiguity.base import Nominal
 from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
-from drolayers.conic.solvers.contract import Backend
+from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError, SolveError
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.problem import DecisionProblem, Theta
@@ -114,7 +114,7 @@ class DROLayer(nn.Module):
         gradient: "exact", "smoothed" (where the solution map is flat), or a ``Smoothed(level)``.
         oracle: who finds integer points, by name or as an object.
         engine: who solves cone programs, by name or as an object; an ``Engine`` brings its own ``gradient`` and
-            ``on_failure``.
+            ``on_failure``. ``layer.engine.explain()`` says what was chosen, and why.
         proposal: how points are drawn; ``Stratified`` unless given.
         enumerate_up_to: integer points up to which all are solved rather than sampled; 0 always samples.
         on_failure: "mask" or "raise".
@@ -130,7 +130,7 @@ class DROLayer(nn.Module):
         temperature: Temperature | None = None,
         gradient: Literal["exact", "smoothed"] | Exact | Smoothed = "exact",
         oracle: str | Oracle = "auto",
-        engine: str | Backend | Engine = "auto",
+        engine: str | Solver | Engine = "auto",
         proposal: Proposal | None = None,
         enumerate_up_to: int = SMALL,
         on_failure: Literal["mask", "raise"] = "mask",
@@ -151,7 +151,7 @@ class DROLayer(nn.Module):
             raise ModelError("An Engine brings its own gradient and on_failure: set them there, not on the layer.")
         self.problem, self.candidates, self.samples = problem, int(candidates), samples
         self._temperature = check_temperature(RelativeTemperature() if temperature is None else temperature)
-        self.engine: Engine = make_engine(engine, gradient, on_failure)
+        self.engine: Engine = replace(make_engine(engine, gradient, on_failure), about=problem.program)
         self.on_failure = self.engine.on_failure
         self._solver = replace(self.engine, on_failure="mask")
         self.oracle: Oracle | None = make_oracle(oracle, self._solver) if self.mixed_integer else None
@@ -180,7 +180,7 @@ class DROLayer(nn.Module):
 
     @gradient.setter
     def gradient(self, gradient: Literal["exact", "smoothed"] | Exact | Smoothed) -> None:
-        rule = make_engine(self.engine.backend, gradient).gradient
+        rule = make_engine(self.engine.solver, gradient).gradient
         self.engine, self._solver = replace(self.engine, gradient=rule), replace(self._solver, gradient=rule)
 
     def forward(self, theta: Theta, nominal: Nominal | None = None) -> Decision:

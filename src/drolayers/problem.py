@@ -80,7 +80,7 @@ class DecisionProblem:
         self._engine = make_engine()
         self._decisions = Decisions(self.constraints, self.variables, self.program, self._engine)
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
-        self._careful = replace(self._engine, backend=self._engine.backend.with_tolerance(1e-12))
+        self._careful = replace(self._engine, solver=self._engine.solver.with_tolerance(1e-12))
 
     @property
     def conservative(self) -> bool:

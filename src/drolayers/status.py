@@ -1,4 +1,4 @@
-"""What became of one item of a batch, as a value whose text is advice."""
+"""What became of one item of a batch, and of its derivative, as values whose text is advice."""
 
 from __future__ import annotations
 
@@ -43,4 +43,49 @@ _ADVICE = {
     Status.NO_MINIMUM: "The cost falls for ever along some direction of the decision: bound your decisions.",
     Status.EMPTY_SET: "No distribution satisfies the moment bounds: put a dro.Projection before the layer.",
     Status.FAILED: "The solver broke down on this item: check its parameters for NaN and extreme scales.",
+}
+
+
+class Derivative(IntEnum):
+    """Which derivative of its decision an item got; ``derivative.advice`` says what it means and what to do."""
+
+    UNASKED = 0
+    FACE = 1
+    FACTORED = 2
+    PATH = 3
+    KINK = 4
+    LOOSE = 5
+    UNVERIFIED = 6
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is one that was verified; otherwise the gradient of the item is zero."""
+        return Derivative.UNASKED < self <= Derivative.PATH
+
+    @property
+    def advice(self) -> str:
+        """One sentence: what it is and what to do."""
+        return _DERIVATIVES[self]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_DERIVATIVES = {
+    Derivative.UNASKED: "No gradient of this decision has been asked for.",
+    Derivative.FACE: "Exact: that of the active face, in the batch, verified.",
+    Derivative.FACTORED: "Exact: that of the active face, by a factorisation of its own, verified.",
+    Derivative.PATH: "That of the barrier problem at the level asked for.",
+    Derivative.KINK: (
+        "None exists: the set of active constraints changes here; isolated ones do no harm, "
+        'for many use gradient="smoothed".'
+    ),
+    Derivative.LOOSE: (
+        "None exists: the decision is not unique; add a small strictly convex term to the cost, "
+        'or use gradient="smoothed".'
+    ),
+    Derivative.UNVERIFIED: (
+        "A derivative was found but could not be verified, and is not used: rescale the data, "
+        'or use gradient="smoothed".'
+    ),
 }

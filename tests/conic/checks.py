@@ -9,7 +9,7 @@ from torch import Tensor
 
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.solution import Solution
-from drolayers.conic.solvers.clarabel import ClarabelRescue
+from drolayers.conic.solvers.clarabel import Clarabel
 from tests.conic.families import Family
 
 
@@ -108,7 +108,7 @@ def assert_agrees(family: Family, theta: Tensor, solution: Solution, tolerance: 
 def precise(program: ConeProgram, theta: Tensor) -> tuple[Tensor, Tensor]:
     """Decisions and objectives at tolerance 1e-12, by Clarabel."""
     values = program.values(theta)
-    x = ClarabelRescue(tolerance=1e-12)(program, values, differentiable=False).x
+    x = Clarabel(tolerance=1e-12).solve(program, values).x
     solution = (values.q * x).sum(1) + values.constant
     for item in range(len(x)):
         if program.quadratic:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
-from drolayers.conic.registry import BACKENDS, make_engine
+from drolayers.conic.registry import SOLVERS, make_engine
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +226,7 @@ def pairs(names: list[str] | None = None) -> list[tuple[str, str]]:
     """Every engine with every family that it declares."""
     return [
         (engine, name)
-        for engine in BACKENDS
+        for engine in SOLVERS
         for name in (NAMES if names is None else names)
         if make_engine(engine).supports(family(name).program)
     ]

@@ -16,7 +16,7 @@ import drolayers as dro
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
 from drolayers.conic.program import ConeProgram
-from drolayers.conic.solvers.interior import Batched
+from drolayers.conic.solvers.interior import Interior
 from tests.conic.checks import assert_gradient, dense
 
 DEVICES = [
@@ -107,7 +107,7 @@ def test_smoothed_gradient_with_fixed_columns(curved: bool, level: float, device
     fixed = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     weight = torch.tensor([1.0, -2.0, 0.5, 0.0, 0.0], dtype=torch.float64).roll(int(program.integers.min() == 0) * 2)
     leaf = theta.clone().to(device).requires_grad_()
-    engine = Engine(Batched(), gradient=dro.Smoothed(level))
+    engine = Engine(Interior(), gradient=dro.Smoothed(level))
     solution = engine.solve(program, leaf, fixed=fixed.to(device))
     assert bool(solution.ok.all())
     (solution.primal * weight.to(device)).sum().backward()
@@ -129,7 +129,7 @@ def test_fixed_columns_stay_where_they_are() -> None:
     """The room is for the derivative alone; and the smaller the level, the closer the path is to the solution."""
     program, theta = _program(True), _theta(4)
     fixed = torch.tensor([[0.0, 1.0]] * 4, dtype=torch.float64)
-    solution = Engine(Batched(), gradient=dro.Smoothed(1e-2)).solve(
+    solution = Engine(Interior(), gradient=dro.Smoothed(1e-2)).solve(
         program, theta.clone().requires_grad_(), fixed=fixed
     )
     torch.testing.assert_close(solution.primal[:, program.integers], fixed, rtol=0, atol=1e-7)

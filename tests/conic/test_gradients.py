@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from drolayers.conic.adjoints.rules import Smoothed
 from drolayers.conic.engine import Engine, FlatGradientWarning
 from drolayers.conic.registry import make_engine
-from drolayers.conic.solvers.clarabel import ClarabelRescue
-from drolayers.conic.solvers.contract import Smoothed
+from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.conic.solvers.moreau import Moreau, SolverPool
 from drolayers.errors import ModelError
 from tests.conic.checks import assert_gradient, central_differences, margin, step
@@ -65,7 +65,7 @@ def test_central_differences(engine: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_route_central_differences(name: str) -> None:
-    engine = Engine(Moreau(max_iter=1), ClarabelRescue())
+    engine = Engine(Moreau(max_iter=1), Clarabel())
     if name != "qp_weights":
         first = Engine(Moreau(max_iter=1)).solve(family(name).program, differences(name)[0])
         assert not bool(first.ok.any()), "the first route was meant to give up"
@@ -87,7 +87,7 @@ def test_entry_that_is_zero_keeps_its_gradient() -> None:
     weight = weights(member, 1)
     of_decision, of_value = central_differences(member.program, theta, weight)
     assert float(of_value[0, 4].abs()) > 1e-2
-    for engine in ("moreau", "diffcp"):
+    for engine in ("moreau", "clarabel"):
         by_decision, by_value = gradients(make_engine(engine), member, theta, weight)
         assert_gradient(by_decision, of_decision, 5e-4)
         assert_gradient(by_value, of_value, 1e-4)
@@ -216,7 +216,7 @@ def test_smoothed_gradient_survives_the_second_route() -> None:
     member = family("flat")
     theta, weight = member.theta(6, seed=1), weights(member, 6)
     # Short of OPTIMAL, but usable: the second route improves the point and leaves the gradient to the first.
-    engine = Engine(Moreau(tolerance=1e-5), ClarabelRescue(), Smoothed(1e-1))
+    engine = Engine(Moreau(tolerance=1e-5), Clarabel(), Smoothed(1e-1))
     first = Engine(Moreau(tolerance=1e-5)).solve(member.program, theta)
     assert bool(first.ok.all())
     assert float(first.residual.max()) > 1e-7
@@ -229,7 +229,5 @@ def test_smoothing_over_other_cones_is_refused() -> None:
     member = family("entropy")
     with pytest.raises(ModelError, match="smoothed gradients over exp cones"):
         make_engine("moreau", "smoothed").solve(member.program, member.theta(2))
-    with pytest.raises(ModelError, match="cannot differentiate"):
-        make_engine("diffcp", "smoothed")
     with pytest.raises(ModelError, match="positive"):
         Smoothed(0.0)

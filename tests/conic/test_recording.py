@@ -6,11 +6,13 @@ import cvxpy as cp
 import pytest
 import torch
 
+from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
+from drolayers.conic.interior.batch import rounded
+from drolayers.conic.interior.torch_algebra import SystemPlan
 from drolayers.conic.program import ConeProgram
-from drolayers.conic.solvers.contract import Exact, Smoothed
-from drolayers.conic.solvers.interior import Batched, _rounded
+from drolayers.conic.solvers.interior import Interior
 from drolayers.problems import Newsvendor
 from drolayers.status import Status
 
@@ -18,10 +20,10 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 
 
 def test_sizes_of_batches_are_rounded_up_to_few() -> None:
-    sizes = [_rounded(items) for items in range(1, 1001)]
+    sizes = [rounded(items) for items in range(1, 1001)]
     assert all(size >= items for items, size in enumerate(sizes, 1))
     assert sizes == sorted(sizes)
-    assert [_rounded(n) for n in (1, 2, 3, 4, 5, 7, 9, 17, 100, 101, 129)] == [1, 2, 3, 4, 6, 8, 12, 24, 100, 128, 192]
+    assert [rounded(n) for n in (1, 2, 3, 4, 5, 7, 9, 17, 100, 101, 129)] == [1, 2, 3, 4, 6, 8, 12, 24, 100, 128, 192]
     assert len(set(sizes)) < 30
 
 
@@ -32,7 +34,7 @@ def test_two_solves_of_one_shape(items: int, gradient: Exact | Smoothed) -> None
     """The newsvendor of the paper, whose systems need no pivots and so are recorded."""
     shop = Newsvendor("SOC-III")
     program = shop.problem.program
-    engine = Engine(Batched(), gradient=gradient)
+    engine = Engine(Interior(), gradient=gradient)
     for seed in (0, 1, 2):
         contexts = torch.rand(items, 1, generator=torch.Generator().manual_seed(seed)).double().numpy()
         packed = shop.problem.features(shop.full_knowledge(contexts))[1]
@@ -53,13 +55,13 @@ def _budget() -> ConeProgram:
 
 def test_these_programs_are_of_the_kind_that_is_recorded() -> None:
     for program in (Newsvendor("SOC-III").problem.program, _budget()):
-        assert Batched().plan(program, torch.device("cpu")).arrow.pivot_free
+        assert SystemPlan.of(program, torch.device("cpu")).arrow.pivot_free
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 def test_statuses_are_those_of_the_call(device: str) -> None:
     """A solvable batch, then one with an infeasible item at the same place, then the first again."""
-    program, engine = _budget(), Engine(Batched())
+    program, engine = _budget(), Engine(Interior())
     good = torch.cat([torch.randn(4, 20, generator=torch.Generator().manual_seed(0)), torch.full((4, 1), 5.5)], 1)
     bad = good.clone()
     bad[2, -1] = 21.0

@@ -70,7 +70,7 @@ def test_runs_without_cvxpy(tmp_path: Path) -> None:
     program.save(tmp_path / "program.safetensors")
     theta = torch.randn(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.save(theta, tmp_path / "theta.pt")
-    for engine in ("moreau", "diffcp"):
+    for engine in ("moreau", "clarabel"):
         paths = [str(tmp_path / name) for name in ("program.safetensors", "theta.pt")]
         run = subprocess.run(
             [sys.executable, "-c", WITHOUT_CVXPY, *paths, engine, str(tmp_path / "out.pt")],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drolayers.conic import Engine, make_engine
-from drolayers.conic.solvers.contract import Raw
+from drolayers.conic.solvers.contract import Points
 from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError
 from drolayers.integer import BranchAndBound
@@ -140,8 +140,8 @@ class Unreliable:
     def capabilities(self) -> object:
         return self.inner.capabilities
 
-    def solve(self, program, values, gradient, warm_start) -> Raw:  # type: ignore[no-untyped-def]
-        raw = self.inner.solve(program, values, gradient, warm_start)
+    def solve(self, program, values, warm_start=None, level=None) -> Points:  # type: ignore[no-untyped-def]
+        raw = self.inner.solve(program, values, warm_start)
         low, high = -values.b[:, program.lower_rows], values.b[:, program.upper_rows]
         box = (high - low).abs().amax(1) > 1e-9
         hashed = (values.b * torch.arange(1, program.rows + 1).sin()).sum(1).mul(1e4).frac().abs()
@@ -166,8 +166,8 @@ def test_failed_relaxations_never_lose_a_point(name: str, share: float) -> None:
 def test_points_that_cannot_be_solved_leave_a_gap() -> None:
     @dataclass(frozen=True, eq=False)
     class Broken(Unreliable):
-        def solve(self, program, values, gradient, warm_start) -> Raw:  # type: ignore[no-untyped-def]
-            raw = self.inner.solve(program, values, gradient, warm_start)
+        def solve(self, program, values, warm_start=None, level=None) -> Points:  # type: ignore[no-untyped-def]
+            raw = self.inner.solve(program, values, warm_start)
             # Fixed boxes have upper + (-lower) = 0; of those, the ones with the first integer at one.
             fixed = (values.b[:, program.upper_rows] + values.b[:, program.lower_rows]).abs().amax(1) < 1e-9
             bad = fixed & (values.b[:, program.upper_rows[0]] > 0)

@@ -84,7 +84,7 @@ def test_without_quadratic_objectives() -> None:
     theta, distribution = awkward("random", 3, ambiguity.size)
     first = dro.Projection(ambiguity)(theta, distribution)
     theta = theta.requires_grad_()
-    second = dro.Projection(ambiguity, engine="diffcp")(theta, distribution)
+    second = dro.Projection(ambiguity, engine="clarabel")(theta, distribution)
     assert (first - second).abs().max() <= 1e-4
     second.sum().backward()
     assert theta.grad is not None

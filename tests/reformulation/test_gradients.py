@@ -18,7 +18,7 @@ from tests.reformulation.differences import analytic, central, gap
 from tests.reformulation.problems import JOINT, STOCK, WEDGE
 
 ENGINE: Engine = make_engine()
-TIGHT = replace(ENGINE, backend=ENGINE.backend.with_tolerance(1e-12))
+TIGHT = replace(ENGINE, solver=ENGINE.solver.with_tolerance(1e-12))
 TARGET = np.array([0.4, 0.1])
 
 

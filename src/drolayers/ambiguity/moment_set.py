@@ -220,7 +220,7 @@ class MomentSet(AmbiguitySet):
         program, layout = self._emptiness_program
         values = {**self.unpack(theta), "bounds": rho, "scale": scale, "size": size}
         engine = make_engine()
-        engine = replace(engine, backend=engine.backend.with_tolerance(1e-11))
+        engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
         return engine.solve(program, torch.cat([columns(values[n]) for n in layout], 1)).objective / size[:, 0]
 
     @cached_property

@@ -165,7 +165,7 @@ class Wasserstein(AmbiguitySet):
         outside = self.y.support.violation(atoms) > 0
         if bool(outside.any()):
             engine = make_engine()
-            engine = replace(engine, backend=engine.backend.with_tolerance(1e-11))
+            engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
             found = engine.solve(self._distance_program, atoms[outside]).objective
             distance[outside] = found.clamp(min=0.0)
         needed = (weights * distance**self.order).sum(1) ** (1.0 / self.order)

@@ -1,10 +1,10 @@
 """Cone programs compiled once, solved in batches, differentiated."""
 
-from drolayers.conic.engine import Engine, FlatGradientWarning
+from drolayers.conic.adjoints.rules import Exact, Smoothed
+from drolayers.conic.engine import Engine, FlatGradientWarning, MaskedGradientWarning
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.conic.registry import make_engine
 from drolayers.conic.solution import Solution, WarmStart
-from drolayers.conic.solvers.contract import Exact, Smoothed
 
 __all__ = [
     "ConeProgram",
@@ -12,6 +12,7 @@ __all__ = [
     "Engine",
     "Exact",
     "FlatGradientWarning",
+    "MaskedGradientWarning",
     "Smoothed",
     "Solution",
     "Values",

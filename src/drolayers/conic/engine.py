@@ -1,10 +1,10 @@
 """The engine contract: solve a batch of cone programs, tell what became of each, and differentiate.
 
-An :class:`Engine` composes a :class:`Backend` (how to solve) with a gradient rule (how to differentiate). Everything
-that must be the same for every back end stands once, here or in ``verdict.py`` (classification by our own residuals,
-the second route for unfinished items): scaling, masking, and the two theorems,
+An :class:`Engine` composes a :class:`Solver` (how to solve) with a gradient rule (how to differentiate); neither knows of
+the other. Everything that must be the same for all of them stands once, here or in ``verdict.py`` (classification by our
+own residuals, the second route for unfinished items): scaling, masking, and the two theorems,
 
-* implicit function theorem for ``x``: the back end's pullback;
+* implicit function theorem for ``x``: ``adjoints/theorem.py``;
 * envelope theorem for the objective: its derivative is that of the Lagrangian at the fixed primal-dual point.
 """
 
@@ -20,16 +20,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import residuals
+from drolayers.conic.adjoints.rules import Exact, Smoothed
+from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
-from drolayers.conic.solvers.contract import Backend, Exact, Raw, Rescue, Smoothed
+from drolayers.conic.solvers.automatic import Automatic
+from drolayers.conic.solvers.contract import Points, Solver
+from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.verdict import classify, second_route
-from drolayers.errors import ModelError, ShapeError, SolveError
-from drolayers.status import Status
+from drolayers.errors import DifferentiationError, ModelError, ShapeError, SolveError
+from drolayers.status import Derivative, Status
 
 
 class FlatGradientWarning(UserWarning):
     """Every exact gradient of a batch vanished."""
+
+
+class MaskedGradientWarning(UserWarning):
+    """Items of a batch have no derivative, or none that could be verified."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,43 +45,52 @@ class Engine:
     """Solves batches of cone programs and differentiates them.
 
     Args:
-        backend: how to solve.
+        solver: how to solve.
         rescue: the second route; None leaves unfinished items as they are.
         gradient: how to differentiate ``x``.
         on_failure: "mask" (NaN, zero gradient, a status) or "raise" (:class:`drolayers.SolveError`).
+        about: the program that :meth:`explain` speaks of unless it is given another.
     """
 
-    backend: Backend
-    rescue: Rescue | None = None
+    solver: Solver
+    rescue: Solver | None = None
     gradient: Exact | Smoothed = field(default_factory=Exact)
     on_failure: Literal["mask", "raise"] = "mask"
+    about: ConeProgram | None = field(default=None, repr=False)
     _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.gradient, Smoothed) and not self.backend.capabilities.smoothed:
-            raise ModelError(f"Engine {self.backend.name!r} cannot differentiate with {self.gradient}.")
         if self.on_failure not in ("mask", "raise"):
             raise ModelError(f"on_failure must be 'mask' or 'raise', not {self.on_failure!r}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Engine, (self.backend, self.rescue, self.gradient, self.on_failure)
+        return Engine, (self.solver, self.rescue, self.gradient, self.on_failure, self.about)
 
     @property
     def name(self) -> str:
-        """The back end's name."""
-        return self.backend.name
+        """The solver's name."""
+        return self.solver.name
+
+    def explain(self, program: ConeProgram | None = None) -> str:
+        """Who solves a program and how it is differentiated, and why, in one sentence."""
+        program = program or self.about
+        if program is None:
+            raise ModelError("Engine.explain needs a program: explain(problem.program).")
+        chosen = self.solver.why(program) if isinstance(self.solver, Automatic) else f"{self.name}, as asked for"
+        if isinstance(self.gradient, Smoothed):
+            how = f"on the central path at level {self.gradient.level:g}"
+        else:
+            how = "exactly, on the active face"
+        return f"Solved by {chosen}; differentiated {how}."
 
     def supports(self, program: ConeProgram) -> bool:
         """Whether this engine can solve a program and differentiate it as asked."""
         return not self._lacks(program)
 
     def _lacks(self, program: ConeProgram) -> list[str]:
-        """What the program needs and the back end has not."""
-        able = self.backend.capabilities
-        kinds = sorted(program.cones.kinds)
-        lacks = [f"{kind} cones" for kind in kinds if kind not in able.cones]
-        if isinstance(self.gradient, Smoothed):
-            lacks += [f"smoothed gradients over {kind} cones" for kind in kinds if kind not in able.smoothed]
+        """What the program needs and the engine has not."""
+        able = self.solver.capabilities
+        lacks = [f"{kind} cones" for kind in sorted(program.cones.kinds - able.cones)] + self.gradient.lacks(program)
         return lacks + (["a quadratic objective"] if program.quadratic and not able.quadratic else [])
 
     def solve(
@@ -136,8 +153,9 @@ class Engine:
         x = _ImplicitSolve.apply(self, program, values.finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = status <= int(Status.INACCURATE)
-        objective = _envelope(program, values, x.detach(), z, ok)
-        solution = Solution(program, x, z, s, objective, status, outcome["residual"], outcome["iterations"])
+        objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
+        told = (status, outcome["residual"], outcome["iterations"], outcome["derivative"])
+        solution = Solution(program, x, z, s, objective, *told)
         if self.on_failure == "raise" and not bool(ok.all()):
             raise SolveError(solution.statuses)
         return solution
@@ -150,50 +168,57 @@ class Engine:
         point: WarmStart | None,
         known: bool,
         differentiable: bool,
-    ) -> tuple[Raw, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+    ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
         """Solve detached data and classify each item; points of items that are not ok are meaningless."""
         batch = len(values)
         if not bool(finite.any()):
-            nothing = Raw(
-                torch.zeros_like(values.q),
-                torch.zeros_like(values.b),
-                torch.zeros_like(values.b),
-                torch.full((batch,), int(Status.FAILED), device=finite.device),
-                torch.zeros(batch, dtype=torch.int64, device=finite.device),
-                None,
-            )
+            nothing = Points.none(values)
             return nothing, nothing.verdict, torch.full_like(values.q[:, :1].sum(1), torch.inf)
         if not bool(finite.all()):
             # A NaN in one item must not reach the solver: a good item stands in for it.
             stand_in = torch.where(finite, torch.arange(batch, device=finite.device), finite.int().argmax())
             values = values[stand_in]
-        gradient = self.gradient if differentiable else None
         if known and point is not None:
-            raw = self._known(program, values, point, gradient)
+            claimed = torch.full((batch,), int(Status.OPTIMAL), device=finite.device)
+            points = Points(point.primal, point.dual, point.slack, claimed, torch.zeros_like(claimed))
         else:
-            raw = self.backend.solve(program, values, gradient, point)
-        status, residual = classify(program, values, raw)
+            points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
+        status, residual = classify(program, values, points)
         unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
         if self.rescue is not None and bool(unfinished.any()):
-            # Only exact derivatives can be had by the second route.
-            exact = differentiable and isinstance(self.gradient, Exact)
-            raw, status, residual = second_route(self.rescue, program, values, raw, status, residual, unfinished, exact)
+            items = unfinished.nonzero()[:, 0]
+            points, status, residual = second_route(self.rescue, program, values, points, status, residual, items)
         failed = torch.full_like(status, int(Status.FAILED))
-        return raw, torch.where(finite, status, failed), residual
+        return points, torch.where(finite, status, failed), residual
 
-    def _known(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed | None) -> Raw:
-        """Known points in the form of a back end's report."""
-        count, device = len(values), values.q.device
-        pullback = None if gradient is None else self.backend.adopt(program, values, point, gradient)
-        claimed = torch.full((count,), int(Status.OPTIMAL), device=device)
-        none = torch.zeros(count, dtype=torch.int64, device=device)
-        return Raw(point.primal, point.dual, point.slack, claimed, none, pullback)
+    def pull(
+        self, program: ConeProgram, values: Values, found: Found, dx: Tensor, asked: Bool[Tensor, "batch"]
+    ) -> Pulled:
+        """The adjoint of the items that are asked about; those without a verified derivative are told of once."""
+        pulled, items = Pulled.none(values), asked.nonzero()[:, 0]
+        if not items.numel():
+            return pulled
+        algebra = self.solver.algebra if isinstance(self.solver, Interior) else None
+        adjoint = self.gradient.adjoint(program, algebra)
+        pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
+        masked = asked & ~pulled.ok
+        if bool(masked.any()) and program not in self._warned:
+            self._warned.add(program)
+            worst = Derivative(int(pulled.code[masked].mode().values))
+            warnings.warn(
+                f"{int(masked.sum())} of {len(items)} items got no gradient, most of them {worst}: {worst.advice}",
+                MaskedGradientWarning,
+                stacklevel=2,
+            )
+        return pulled
 
-    def warn_if_flat(self, program: ConeProgram, incoming: Tensor, outgoing: list[tuple[Tensor, Tensor]]) -> None:
+    def warn_if_flat(
+        self, program: ConeProgram, incoming: Tensor, ok: Tensor, outgoing: list[tuple[Tensor, Tensor]]
+    ) -> None:
         """Say once per program that every exact gradient of a batch vanished."""
         if not isinstance(self.gradient, Exact) or program in self._warned:
             return
-        asked = incoming.abs().amax(1)
+        asked = incoming.abs().amax(1) * ok
         answered = torch.zeros_like(asked)
         for gradient, entries in outgoing:
             if entries.numel():
@@ -209,7 +234,7 @@ class Engine:
 
 
 class _ImplicitSolve(torch.autograd.Function):
-    """x*(P, A, q, b) with the back end's pullback; unusable items are NaN going out and zero coming back."""
+    """x*(P, A, q, b) with the adjoint's gradient; unusable items are NaN going out and zero coming back."""
 
     @staticmethod
     def forward(
@@ -228,36 +253,91 @@ class _ImplicitSolve(torch.autograd.Function):
         values, q_scale, b_scale = _scaled(Values(P, A, q, b, q.new_zeros(q.shape[0])))
         if point is not None:
             point = WarmStart(point.primal / b_scale, point.dual / q_scale, point.slack / b_scale)
-        # A back end's own graph is no part of the caller's, whose hooks (activation checkpoints, say) must not see it.
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-            raw, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
+        points, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
         ok = (status <= int(Status.INACCURATE))[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         outcome |= {
-            "z": torch.where(ok, raw.z * q_scale, nan),
-            "s": torch.where(ok, raw.s * b_scale, nan),
+            "z": torch.where(ok, points.z * q_scale, nan),
+            "s": torch.where(ok, points.s * b_scale, nan),
             "status": status,
             "residual": residual,
-            "iterations": raw.iterations,
+            "iterations": points.steps,
+            "derivative": torch.zeros_like(status),
         }
-        ctx.saved = (engine, program, raw.pullback, ok, q_scale, b_scale)
-        ctx.shapes = [tuple(t.shape) for t in (P, A, q, b)]
-        return torch.where(ok, raw.x * b_scale, nan)
+        ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
+        if any(ctx.needs_input_grad):
+            ctx.kept = (values, Found(points.x, points.z, points.s, points.passed), ok[:, 0], q_scale, b_scale)
+            ctx.save_for_backward(P, A, q, b)
+        return torch.where(ok, points.x * b_scale, nan)
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-        engine, program, pullback, ok, q_scale, b_scale = ctx.saved
-        if pullback is None:
-            # No item was usable.
-            return None, None, None, None, None, None, *(dx.new_zeros(shape) for shape in ctx.shapes)
-        incoming = torch.where(ok, dx, torch.zeros_like(dx)) * b_scale
-        pulled = pullback(incoming)
-        # A derivative that broke down in one item must not reach the parameters that all items share.
-        ok = ok & torch.stack([g.isfinite().all(1) for g in pulled]).all(0)[:, None]
-        dP, dA, dq, db = (torch.where(ok, g, torch.zeros_like(g)) for g in pulled)
-        maps = (program.P_map, program.A_map, program.q_map, program.b_map)
-        engine.warn_if_flat(program, incoming, [(g, m.entry) for g, m in zip((dP, dA, dq, db), maps, strict=True)])
-        return None, None, None, None, None, None, dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale
+        values, found, ok, q_scale, b_scale = ctx.kept
+        incoming = torch.where(ok[:, None], dx, torch.zeros_like(dx)) * b_scale
+        with torch.no_grad():
+            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), (incoming != 0).any(1))
+            ctx.told.copy_(pulled.code)
+            dP, dA, dq, db = gradients(ctx.program, pulled)
+            maps = (ctx.program.P_map, ctx.program.A_map, ctx.program.q_map, ctx.program.b_map)
+            entries = [(g, m.entry) for g, m in zip((dP, dA, dq, db), maps, strict=True)]
+            ctx.engine.warn_if_flat(ctx.program, incoming, pulled.ok, entries)
+            found_here = (dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale)
+        return None, None, None, None, None, None, *_once(found_here, (dx, *ctx.saved_tensors))
+
+
+class _Envelope(torch.autograd.Function):
+    """The objective; its gradient is that of L = ½xᵀPx + qᵀx + constant + zᵀ(Ax - b) at the fixed solution."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        program: ConeProgram,
+        x: Tensor,
+        z: Tensor,
+        ok: Tensor,
+        P: Tensor,
+        A: Tensor,
+        q: Tensor,
+        b: Tensor,
+        constant: Tensor,
+    ) -> Tensor:
+        x, z = placeholders(x, ok), placeholders(z, ok)
+        Px, _, _ = residuals.products(program, Values(P, A, q, b, constant), x, z)
+        value = 0.5 * (x * Px).sum(1) + (q * x).sum(1) + constant
+        ctx.program, ctx.point = program, (x, z, ok)
+        ctx.save_for_backward(P, A, q, b, constant)
+        return torch.where(ok, value, torch.full_like(value, torch.nan))
+
+    @staticmethod
+    def backward(ctx: Any, df: Tensor) -> tuple[Tensor | None, ...]:
+        (x, z, ok), program = ctx.point, ctx.program
+        with torch.no_grad():
+            by = torch.where(ok, df, torch.zeros_like(df))[:, None]
+            row, column = residuals.row_index(program.A_indptr).to(x.device), program.A_indices.to(x.device)
+            P_row, P_column = residuals.row_index(program.P_indptr).to(x.device), program.P_indices.to(x.device)
+            dA = by * z[:, row] * x[:, column] if ctx.needs_input_grad[5] else torch.zeros_like(by)
+            found = (0.5 * by * x[:, P_row] * x[:, P_column], dA, by * x, -by * z, by[:, 0])
+        return None, None, None, None, *_once(found, (df, *ctx.saved_tensors))
+
+
+class _Once(torch.autograd.Function):
+    """A first derivative that says so when it is differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *_: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        raise DifferentiationError(
+            "Decisions and worst-case costs can be differentiated once only: second derivatives are not implemented, "
+            "so leave create_graph out, or detach the gradient before it is used."
+        )
+
+
+def _once(found: tuple[Tensor, ...], on: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Gradients that cannot be differentiated; only with create_graph there is anything to refuse."""
+    return tuple(_Once.apply(g, *on) for g in found) if torch.is_grad_enabled() else found
 
 
 def _scaled(values: Values) -> tuple[Values, Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
@@ -276,26 +356,7 @@ def _scaled(values: Values) -> tuple[Values, Float[Tensor, "batch 1"], Float[Ten
     return Values(P, values.A, values.q / q_scale, values.b / b_scale, values.constant), q_scale, b_scale
 
 
-def _envelope(
-    program: ConeProgram, values: Values, x: Tensor, z: Tensor, ok: Bool[Tensor, "batch"]
-) -> Float[Tensor, "batch"]:
-    """The objective; its gradient is that of L = ½xᵀPx + qᵀx + constant + zᵀ(Ax - b) at the fixed solution."""
-    x, z = placeholders(x, ok), placeholders(z, ok)
-    linear = (values.q * x).sum(1) + values.constant
-    feasibility = -(values.b * z).sum(1)
-    if program.A_map.varies and values.A.requires_grad:
-        A_rows = residuals.row_index(program.A_indptr).to(x.device)
-        feasibility = feasibility + (values.A * z[:, A_rows] * x[:, program.A_indices.to(x.device)]).sum(1)
-    objective = linear
-    if program.quadratic:
-        P_rows = residuals.row_index(program.P_indptr).to(x.device)
-        objective = objective + 0.5 * (values.P * x[:, P_rows] * x[:, program.P_indices.to(x.device)]).sum(1)
-    lagrangian = objective + feasibility
-    value = objective.detach() + lagrangian - lagrangian.detach()
-    return torch.where(ok, value, torch.full_like(value, torch.nan))
-
-
 def _empty(program: ConeProgram, values: Values) -> Solution:
     """The solution of no programs at all."""
     none = torch.zeros(0, dtype=torch.int64, device=values.q.device)
-    return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none)
+    return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none, none.clone())

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
@@ -299,3 +300,12 @@ class ConeProgram:
             parameters=slots(header["parameters"]),
             **parts,
         )
+
+
+def matrices(program: ConeProgram, values: Values, item: int) -> tuple[sp.csr_array, sp.csr_array]:
+    """P and A of one item as sparse matrices that keep their structural zeros."""
+    n = program.columns
+    P_data, A_data = (M[item].detach().cpu().numpy() for M in (values.P, values.A))
+    P = sp.csr_array((P_data, program.P_indices.numpy(), program.P_indptr.numpy()), shape=(n, n))
+    A = sp.csr_array((A_data, program.A_indices.numpy(), program.A_indptr.numpy()), shape=(program.rows, n))
+    return P, A

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
+from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.engine import Engine
 from drolayers.conic.solvers.automatic import Automatic
-from drolayers.conic.solvers.clarabel import ClarabelRescue
-from drolayers.conic.solvers.contract import Backend, Exact, Smoothed
-from drolayers.conic.solvers.diffcp import Diffcp
-from drolayers.conic.solvers.interior import Batched
+from drolayers.conic.solvers.clarabel import Clarabel
+from drolayers.conic.solvers.contract import Solver
+from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError
 
-BACKENDS: dict[str, type[Automatic] | type[Moreau] | type[Batched] | type[Diffcp]] = {
+SOLVERS: dict[str, Callable[[], Solver]] = {
     "auto": Automatic,
+    "batched": Interior,
+    "torch": partial(Interior, algebra="torch", name="torch"),
     "moreau": Moreau,
-    "batched": Batched,
-    "diffcp": Diffcp,
+    "clarabel": Clarabel,
 }
-"""Engines by name."""
+"""Solvers by the name of their engine; "torch" is what "batched" runs on a GPU, wherever the data are."""
 
 
 def make_engine(
-    engine: str | Backend | Engine = "auto",
+    engine: str | Solver | Engine = "auto",
     gradient: Literal["exact", "smoothed"] | Exact | Smoothed = "exact",
     on_failure: Literal["mask", "raise"] = "mask",
 ) -> Engine:
-    """An engine from its name ("auto": what suits each program best), a back end, or an engine itself."""
+    """An engine from its name ("auto": what suits each program best), a solver, or an engine itself."""
     if isinstance(engine, Engine):
         return engine
     if isinstance(gradient, str):
@@ -36,10 +40,11 @@ def make_engine(
         gradient = Exact() if gradient == "exact" else Smoothed()
     if not isinstance(gradient, Exact | Smoothed):
         raise ModelError(f"gradient must be 'exact', 'smoothed', Exact() or Smoothed(level), not {gradient!r}.")
+    if engine == "diffcp":
+        warnings.warn("Engine 'diffcp' is now 'clarabel', with our own derivative.", DeprecationWarning, stacklevel=2)
+        engine = "clarabel"
     if isinstance(engine, str):
-        if engine not in BACKENDS:
-            raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(BACKENDS)}.")
-        quick = isinstance(gradient, Smoothed)
-        backend = Automatic(quick) if engine == "auto" else BACKENDS[engine]()
-        return Engine(backend, ClarabelRescue(), gradient, on_failure)
-    return Engine(engine, ClarabelRescue(), gradient, on_failure)
+        if engine not in SOLVERS:
+            raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(SOLVERS)}.")
+        engine = SOLVERS[engine]()
+    return Engine(engine, Clarabel(), gradient, on_failure)

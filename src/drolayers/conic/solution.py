@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram
-from drolayers.status import Status
+from drolayers.status import Derivative, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,8 @@ class Solution:
     """Primal and dual solutions of a batch; items that are not ``ok`` hold NaN and pass no gradient.
 
     ``primal`` is differentiated by the implicit function theorem, ``objective`` by the envelope theorem; ``dual`` and
-    ``slack`` are constants. ``residual`` is the largest relative violation of the optimality conditions.
+    ``slack`` are constants. ``residual`` is the largest relative violation of the optimality conditions. ``derivative``
+    is filled in by the backward pass: a ``Derivative`` code an item tells which derivative of ``primal`` it got.
     """
 
     program: ConeProgram
@@ -39,6 +40,7 @@ class Solution:
     status: Int[Tensor, "batch"]
     residual: Float[Tensor, "batch"]
     iterations: Int[Tensor, "batch"]
+    derivative: Int[Tensor, "batch"]
 
     @property
     def ok(self) -> Bool[Tensor, "batch"]:
@@ -49,6 +51,11 @@ class Solution:
     def statuses(self) -> list[Status]:
         """The statuses as an enumeration."""
         return [Status(s) for s in self.status.tolist()]
+
+    @property
+    def derivatives(self) -> list[Derivative]:
+        """Which derivative each item got, as an enumeration; UNASKED before the backward pass."""
+        return [Derivative(code) for code in self.derivative.tolist()]
 
     @property
     def warm_start(self) -> WarmStart:

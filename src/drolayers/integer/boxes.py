@@ -83,7 +83,7 @@ class Boxes:
         at = 0
         while at < size:
             rest = min(size - at, self.chunk)
-            lost = padded(rest) - rest if self.engine.backend.capabilities.fixed_sizes else 0
+            lost = padded(rest) - rest if self.engine.solver.capabilities.fixed_sizes else 0
             step = rest if lost <= max(4, rest // 16) else 1 << (rest.bit_length() - 1)
             yield slice(at, at + step)
             at += step
@@ -98,7 +98,7 @@ class Boxes:
     @torch.no_grad()
     def _solve(self, item: Array, lower: Array, upper: Array) -> Solved:
         """One call of the engine, padded to one of a few sizes where a new size costs a new solver."""
-        size = padded(item.size) if self.engine.backend.capabilities.fixed_sizes else item.size
+        size = padded(item.size) if self.engine.solver.capabilities.fixed_sizes else item.size
         fill = np.minimum(np.arange(size), item.size - 1)
         index = torch.from_numpy(item[fill])
         low, high = (torch.from_numpy(end[fill].astype(np.float64)) for end in (lower, upper))

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
-from drolayers.conic.solvers.contract import Backend
+from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
 from drolayers.integer.enumeration import Enumeration, box_size
 from drolayers.integer.oracle import Candidates, Oracle
@@ -61,7 +61,7 @@ class Auto:
         return self.choose(program).is_feasible(program, theta, points)
 
 
-def make_oracle(oracle: str | Oracle = "auto", engine: str | Backend | Engine = "auto") -> Oracle:
+def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "auto") -> Oracle:
     """An oracle from its name, or an oracle as it is.
 
     Args:

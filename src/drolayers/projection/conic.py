@@ -91,7 +91,7 @@ class ConeRule(Rule):
         bound = variables["sigma"] if task.free_bound else np.broadcast_to(moment.sigma, moment.bounds)  # type: ignore[arg-type]
         constraints = [*constraints, g <= above, task.require(omega @ above) <= bound]
         weights = {n: np.broadcast_to(task.weights[n], shape) for n, shape in shapes.items()}
-        if self.engine.backend.capabilities.quadratic:
+        if self.engine.solver.capabilities.quadratic:
             # Expanded, so that θ⁰ enters the objective alone.
             objective = sum(
                 cp.sum(cp.multiply(weights[n], cp.square(v)))

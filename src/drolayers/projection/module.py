@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import AmbiguitySet, Nominal
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.wasserstein import Wasserstein
-from drolayers.conic import Engine, Exact, make_engine
+from drolayers.conic import Engine, make_engine
 from drolayers.errors import ModelError, ShapeError
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
-from drolayers.projection.implicit import Implicit
 from drolayers.projection.radius import needed_radius
 from drolayers.projection.report import Report
 from drolayers.projection.rule import Cloud, Rule, Task, raised
@@ -228,8 +227,7 @@ def _finite(values: Tensor) -> bool:
 
 def _careful(engine: Engine) -> Engine:
     """Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations."""
-    backend = engine.backend.with_tolerance(_TOLERANCE)
-    return replace(engine, backend=Implicit(backend) if isinstance(engine.gradient, Exact) else backend)
+    return replace(engine, solver=engine.solver.with_tolerance(_TOLERANCE))
 
 
 def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:

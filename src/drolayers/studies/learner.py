@@ -6,7 +6,6 @@ from typing import Protocol
 
 from torch import nn
 
-from drolayers.conic.solvers.automatic import Automatic
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.nominal import NominalDistribution
 from drolayers.problem import DecisionProblem
@@ -52,6 +51,4 @@ def learner(
         lr=given.lr,
         batch_size=given.batch_size,
         progress=False,
-        # Exact to a per mille next to kinks, and several times faster.
-        engine=Automatic(quick=True),
     )

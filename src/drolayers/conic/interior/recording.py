@@ -1,9 +1,8 @@
 """The interior-point method on a GPU, recorded once and replayed.
 
 A step is some hundreds of small kernels, whose launching takes far longer than their running. For programs of one
-structure and a batch of one size the start and one step are recorded as CUDA graphs over buffers of their own; a solve
-then copies its numbers in, replays the start once and the step until all items have finished. Finished items stay in
-the batch, frozen.
+structure and a batch of one size the start, a look and a step are recorded as CUDA graphs over buffers of their own; a
+solve then copies its numbers in and replays them. Finished items stay in the batch, frozen.
 """
 
 from __future__ import annotations
@@ -11,104 +10,84 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import fields
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from drolayers.conic import ipm
-from drolayers.conic.interior.system import Data, SystemPlan
-from drolayers.conic.ipm import CHECK_EVERY, FIRST_CHECK, ROUGH_STEPS, Iterate, Outcome, Progress
+from drolayers.conic.interior import method
+from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.method import Goal, Iterate, Products, Progress
+from drolayers.conic.interior.torch_algebra import TorchAlgebra
 
 KEPT = 32
 """Recordings that are kept; each holds the workspace of its batch."""
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """Graphs for one structure, size of batch, tolerance and level, with their buffers."""
+@final
+class RecordedSteps:
+    """Graphs for one structure, size of batch and goal, with their buffers; keeps the contract of ``method.Steps``."""
 
-    data: Data
-    current: Iterate
-    progress: Progress
-    steps: Tensor
-    begin: Any
-    rough: Any
-    step: Any
-    lock: threading.Lock
+    def __init__(self, example: TorchAlgebra, goal: Goal) -> None:
+        self.on, self.goal, self.lock = example.buffered(), goal, threading.Lock()
+        self.state = method.begin(self.on, goal)
+        self._products = Products(*(t.clone() for t in method.look(self.on, self.state, goal)))
+        self._begin = _recorded(self._fresh)
+        self._look = _recorded(self._judge)
+        self._steps = [_recorded(lambda refine=refine: self._advance(refine)) for refine in (0, 1)]
 
-    @classmethod
-    def of(cls, example: Data, tolerance: float, level: float) -> Recording:
-        """Record; the numbers of the example do not matter, their shapes do."""
-        data = example.buffered()
-        current = ipm.start(data)
-        progress = Progress.fresh(current)
-        steps = torch.zeros_like(progress.idle)
+    def begin(self) -> Progress:
+        """Replay the start."""
+        self._begin.replay()
+        return self.state
 
-        def begin() -> None:
-            data.refix()
-            current.copy(ipm.start(data))
-            progress.restart(current)
-            steps.zero_()
+    def look(self) -> None:
+        """Replay a look."""
+        self._look.replay()
 
-        def step(refine: int) -> None:
-            progress.update(data, current, tolerance, level)
-            current.copy(ipm.advanced(data, current, progress, refine))
-            steps.add_(progress.running)
+    def step(self, refine: int) -> None:
+        """Replay a step."""
+        self._steps[refine].replay()
 
-        graphs = (_recorded(begin), _recorded(lambda: step(0)), _recorded(lambda: step(1)))
-        return cls(data, current, progress, steps, *graphs, threading.Lock())
+    def _fresh(self) -> None:
+        self.on.refix()
+        _put(self.state, method.begin(self.on, self.goal))
 
-    def solve(self, data: Data, tolerance: float, max_iter: int, level: float) -> Outcome:
-        """Copy in, replay, copy out."""
-        with self.lock:
-            self.data.copy(data)
-            self.begin.replay()
-            for k in range(max_iter):
-                if k >= FIRST_CHECK and k % CHECK_EVERY == 0 and not bool(self.progress.running.any()):
-                    break
-                (self.rough if k < ROUGH_STEPS else self.step).replay()
-            self.progress.update(self.data, self.current, tolerance, level)
-            every = torch.arange(self.steps.numel(), device=self.steps.device)
-            found = self.progress.pick(every)
-            return Outcome(found.best, found.anchor, found.verdict, self.steps.clone())
+    def _judge(self) -> None:
+        for old, new in zip(self._products, method.look(self.on, self.state, self.goal), strict=True):
+            old.copy_(new)
+
+    def _advance(self, refine: int) -> None:
+        method.step(self.on, self.state, self._products, refine)
 
 
-@dataclass(frozen=True, eq=False)
-class PullRecording:
-    """The derivative on the central path, recorded: from an anchor and dx to x, z, g and h."""
+@final
+class RecordedWork:
+    """Any work on a batch, recorded: from tensors to tensors."""
 
-    data: Data
-    anchor: Iterate
-    incoming: Tensor
-    found: tuple[Tensor, ...]
-    graph: Any
-    lock: threading.Lock
+    def __init__(
+        self, example: TorchAlgebra, work: Callable[..., tuple[Tensor, ...]], given: tuple[Tensor, ...]
+    ) -> None:
+        self.on, self.lock = example.buffered(), threading.Lock()
+        self._given = tuple(t.clone() for t in given)
+        self._found = tuple(t.clone() for t in work(self.on, *self._given))
 
-    @classmethod
-    def of(cls, example: Data, level: float, anchor: Iterate, dx: Tensor) -> PullRecording:
-        """Record."""
-        data = example.buffered()
-        every = torch.arange(anchor.tau.numel(), device=anchor.tau.device)
-        held, incoming = anchor.pick(every), dx.clone()
-        found = tuple(torch.empty_like(t) for t in (data.q, data.b, data.q, data.b))
-
-        def pull() -> None:
-            data.refix()
-            for target, value in zip(found, ipm.pull(data, level, held, incoming), strict=True):
+        def again() -> None:
+            self.on.refix()
+            for target, value in zip(self._found, work(self.on, *self._given), strict=True):
                 target.copy_(value)
 
-        return cls(data, held, incoming, found, _recorded(pull), threading.Lock())
+        self._graph = _recorded(again)
 
-    def pull(self, data: Data, anchor: Iterate, dx: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, data: Scaled, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Copy in, replay, copy out."""
         with self.lock:
-            self.data.copy(data)
-            self.anchor.copy(anchor)
-            self.incoming.copy_(dx)
-            self.graph.replay()
-            return tuple(t.clone() for t in self.found)
+            self.on.take(data)
+            for target, value in zip(self._given, given, strict=True):
+                target.copy_(value)
+            self._graph.replay()
+            return tuple(t.clone() for t in self._found)
 
 
 class Recordings:
@@ -116,36 +95,51 @@ class Recordings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[Any, tuple[SystemPlan, Any]] = OrderedDict()
+        self._known: OrderedDict[Any, tuple[Any, Any]] = OrderedDict()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Recordings, ()
+    def solve(self, on: TorchAlgebra, goal: Goal) -> Progress:
+        """As ``method.solve``."""
+        recording: RecordedSteps = self._get(
+            on, (goal.tolerance, goal.level, goal.stop), lambda: RecordedSteps(on, goal)
+        )
+        with recording.lock:
+            recording.on.take(on.data)
+            state = method.solve(recording, goal.max_iter)
+            # The buffers are the recording's: the caller gets a copy.
+            copies = {f.name: getattr(state, f.name) for f in fields(state)}
+            return Progress(**{k: v.copy() if isinstance(v, Iterate) else v and v.clone() for k, v in copies.items()})
 
-    def solve(self, data: Data, tolerance: float, max_iter: int, level: float) -> Outcome:
-        """As ``ipm.solve``."""
-        recording = self._get(data, (tolerance, level), lambda: Recording.of(data, tolerance, level))
-        return recording.solve(data, tolerance, max_iter, level)
+    def work(
+        self, on: TorchAlgebra, name: Any, work: Callable[..., tuple[Tensor, ...]], given: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """What a function makes of a batch; it is known by its name."""
+        recording: RecordedWork = self._get(on, name, lambda: RecordedWork(on, work, given))
+        return recording(on.data, given)
 
-    def pull(self, data: Data, level: float, anchor: Iterate, dx: Tensor) -> tuple[Tensor, ...]:
-        """As ``ipm.pull``."""
-        recording = self._get(data, ("pull", level), lambda: PullRecording.of(data, level, anchor, dx))
-        return recording.pull(data, anchor, dx)
-
-    def _get(self, data: Data, purpose: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _get(self, on: TorchAlgebra, purpose: Any, make: Callable[[], Any]) -> Any:
         """The recording for a purpose, made when first asked for."""
-        shapes = tuple(tuple(t.shape) for t in (data.A, data.P, data.q, data.b, data.D, data.E))
-        key = (id(data.plan), shapes, purpose)
+        key = (id(on.plan), tuple(tuple(t.shape) for t in on.data.parts), purpose)
         with self._lock:
             if key not in self._known:
                 # The plan is kept with its recording, so that its identity is not given to another.
-                self._known[key] = (data.plan, make())
+                self._known[key] = (on.plan, make())
             self._known.move_to_end(key)
             while len(self._known) > KEPT:
                 self._known.popitem(last=False)
             return self._known[key][1]
 
 
-def _recorded(work: Any) -> Any:
+def _put(state: Progress, fresh: Progress) -> None:
+    """Take over another state, in place."""
+    for f in fields(state):
+        old, new = getattr(state, f.name), getattr(fresh, f.name)
+        pairs = zip(old.parts, new.parts, strict=True) if isinstance(old, Iterate) else [(old, new)]
+        for target, value in pairs:
+            if target is not None:
+                target.copy_(value)
+
+
+def _recorded(work: Callable[[], None]) -> Any:
     """A graph of what a function does."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -1,36 +1,51 @@
-"""Clarabel, one item at a time: the careful second route for items that a batched solver leaves unfinished."""
+"""Clarabel, one item at a time: the careful second route, and the solver of cones that no other takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import final
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from drolayers.conic.implicit import implicit_pullback, matrices
-from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.solvers.contract import Raw
+from drolayers.conic.program import ConeProgram, Values, matrices
+from drolayers.conic.solution import WarmStart
+from drolayers.conic.solvers.contract import Capabilities, Points
 from drolayers.status import Status
 
 
+@final
 @dataclass(frozen=True)
-class ClarabelRescue:
-    """Solve items by Clarabel and differentiate them by the implicit function theorem.
+class Clarabel:
+    """Clarabel's interior-point method.
 
     Args:
         tolerance: asked of feasibility and gap; what was reached is measured afterwards.
+        max_iter: steps at most.
     """
 
     tolerance: float = 1e-9
+    max_iter: int = 500
+    name: str = "clarabel"
 
-    def __call__(self, program: ConeProgram, values: Values, differentiable: bool) -> Raw:
-        """Solve every item by itself."""
+    @property
+    def capabilities(self) -> Capabilities:
+        """All our cones."""
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp", "power"}))
+
+    def solve(
+        self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
+    ) -> Points:
+        """Solve every item by itself; the warm start is not used."""
         found = [self._solve(program, values, item) for item in range(len(values))]
         x, z, s = (torch.stack([torch.as_tensor(f[k]) for f in found]).to(values.q) for k in range(3))
-        verdict, iterations = (torch.tensor([int(f[k]) for f in found], device=values.q.device) for k in (3, 4))
-        pullback = implicit_pullback(program, values, x, z, s) if differentiable else None
-        return Raw(x, z, s, verdict, iterations, pullback)
+        verdict, steps = (torch.tensor([int(f[k]) for f in found], device=values.q.device) for k in (3, 4))
+        return Points(x, z, s, verdict, steps)
+
+    def with_tolerance(self, tolerance: float) -> Clarabel:
+        """The same solver, asked for another accuracy."""
+        return replace(self, tolerance=tolerance)
 
     def _solve(
         self, program: ConeProgram, values: Values, item: int
@@ -41,7 +56,7 @@ class ClarabelRescue:
         P, A = matrices(program, values, item)
         settings = clarabel.DefaultSettings()
         settings.verbose = False
-        settings.max_iter = 500
+        settings.max_iter = self.max_iter
         settings.tol_feas = settings.tol_gap_abs = settings.tol_gap_rel = self.tolerance
         q, b = (t[item].detach().cpu().numpy() for t in (values.q, values.b))
         cones = program.cones

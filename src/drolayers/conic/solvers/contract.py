@@ -1,76 +1,68 @@
-"""The contract of back ends: what an engine asks of whatever solves its batches, and what it gets in return."""
+"""The contract of solvers: what an engine asks of whatever solves its batches. There is no gradient in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
-from drolayers.errors import ModelError
-
-Pullback = Callable[[Float[Tensor, "batch column"]], tuple[Tensor, Tensor, Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Differentiate the solution map as it is."""
-
-
-@dataclass(frozen=True)
-class Smoothed:
-    """Differentiate the solution of the barrier problem at a fixed level.
-
-    Args:
-        level: barrier parameter of the program after its objective was divided by its largest coefficient, so that one
-            level means the same at every scale.
-    """
-
-    level: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if not self.level > 0:
-            raise ModelError(f"The level of smoothing must be positive, not {self.level}.")
+from drolayers.status import Status
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a back end can do, as data.
+    """What a solver can do, as data.
 
     Args:
-        cones: the cones that it solves over, with exact gradients.
+        cones: the cones that it solves over.
         quadratic: whether the objective may have a quadratic part.
-        smoothed: the cones over which it also offers smoothed gradients.
         fixed_sizes: whether a new size of batch costs a new solver, so that few sizes should be asked for.
     """
 
     cones: frozenset[str]
-    quadratic: bool
-    smoothed: frozenset[str]
+    quadratic: bool = True
     fixed_sizes: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Raw:
-    """What a back end reports: points, its own verdict, and how to pull gradients back.
+class Points:
+    """What a solver reports: points and its own verdict, which is checked before use.
 
-    ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished), and is checked before use.
-    For INFEASIBLE ``z`` holds the certificate, for NO_MINIMUM ``x`` does.
+    ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
+    certificate, for NO_MINIMUM ``x`` does. ``passed`` is where an interior-point method of ours left the central path at
+    the level asked for; it saves the smoothed derivative most of its way.
     """
 
     x: Float[Tensor, "batch column"]
     z: Float[Tensor, "batch row"]
     s: Float[Tensor, "batch row"]
     verdict: Int[Tensor, "batch"]
-    iterations: Int[Tensor, "batch"]
-    pullback: Pullback | None
+    steps: Int[Tensor, "batch"]
+    passed: Any = None
+
+    def merged(self, other: Points, at: Int[Tensor, "some"], rows: Int[Tensor, "some"]) -> Points:
+        """The same with some items replaced by rows of another report."""
+
+        def put(first: Tensor, second: Tensor) -> Tensor:
+            return first.index_copy(0, at, second[rows].to(first))
+
+        names = ("x", "z", "s", "verdict", "steps")
+        return Points(*(put(getattr(self, name), getattr(other, name)) for name in names), self.passed)
+
+    @classmethod
+    def none(cls, values: Values) -> Points:
+        """Nothing found for any item."""
+        unfinished = torch.full((len(values),), int(Status.FAILED), device=values.q.device)
+        nothing = torch.zeros_like(values.b)
+        return cls(torch.zeros_like(values.q), nothing, nothing, unfinished, torch.zeros_like(unfinished))
 
 
-class Backend(Protocol):
+class Solver(Protocol):
     """How a batch of programs is solved. Implementations are immutable and safe to share between threads."""
 
     @property
@@ -79,26 +71,12 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this back end can do."""
+        """What this solver can do."""
 
     def solve(
-        self,
-        program: ConeProgram,
-        values: Values,
-        gradient: Exact | Smoothed | None,
-        warm_start: WarmStart | None,
-    ) -> Raw:
-        """Solve finite data of at least one item; with a gradient rule, return a pullback as well."""
+        self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
+    ) -> Points:
+        """Solve finite data of at least one item; ``level`` asks for ``passed``, a warm start is a hint."""
 
-    def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
-        """How to pull gradients back at solutions that are known already."""
-
-    def with_tolerance(self, tolerance: float) -> Backend:
-        """The same back end, asked for another accuracy."""
-
-
-class Rescue(Protocol):
-    """A second route for items that the first left unfinished."""
-
-    def __call__(self, program: ConeProgram, values: Values, differentiable: bool) -> Raw:
-        """Solve again, slowly and carefully."""
+    def with_tolerance(self, tolerance: float) -> Solver:
+        """The same solver, asked for another accuracy."""

@@ -1,4 +1,4 @@
-"""Moreau, a batched interior-point solver with implicit differentiation, as a back end.
+"""Moreau, a batched interior-point solver of others, for cones that ours does not know.
 
 Used directly and not through cvxpylayers 1.2, whose Moreau back end drops the identity rows that CVXPY moves aside and
 returns a wrong optimum on our programs.
@@ -11,26 +11,20 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from drolayers.conic.implicit import checked_pullback
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.solvers.contract import Capabilities, Exact, Pullback, Raw, Smoothed
+from drolayers.conic.solvers.contract import Capabilities, Points
 from drolayers.errors import MissingExtraError
 from drolayers.status import Status
 
 # Moreau's statuses by number; what is absent is unfinished.
 _VERDICTS = {1: Status.OPTIMAL, 2: Status.INFEASIBLE, 3: Status.NO_MINIMUM, 5: Status.INFEASIBLE, 6: Status.NO_MINIMUM}
-
-
-RLock = Any
-"""A reentrant lock. While autograd waits for Moreau's graph it may run another node of the caller's in the same thread,
-and that node may need the very same solver."""
 
 
 class SolverPool:
@@ -39,18 +33,18 @@ class SolverPool:
     def __init__(self, size: int = 16) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, RLock]]] = WeakKeyDictionary()
+        self._solvers: WeakKeyDictionary[ConeProgram, OrderedDict[Any, tuple[Any, Any]]] = WeakKeyDictionary()
         self._asked: WeakKeyDictionary[ConeProgram, Counter[int]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SolverPool, (self._size,)
 
-    def get(self, program: ConeProgram, key: Any, build: Callable[[], Any]) -> tuple[Any, RLock]:
+    def get(self, program: ConeProgram, key: Any, build: Callable[[], Any]) -> tuple[Any, Any]:
         """The solver for a purpose and the lock under which it is used."""
         with self._lock:
             known = self._solvers.setdefault(program, OrderedDict())
             if key not in known:
-                known[key] = (build(), threading.RLock())
+                known[key] = (build(), threading.Lock())
             known.move_to_end(key)
             while len(known) > self._size:
                 known.popitem(last=False)
@@ -71,21 +65,12 @@ class SolverPool:
         return power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """One batch, padded, and the solver that takes its number of items."""
-
-    solver: Any
-    lock: RLock
-    data: tuple[Tensor, ...]
-    padded: Callable[[Tensor], Tensor]
-    shared: bool
-    target: torch.device
-
-
+@final
 @dataclass(frozen=True, eq=False)
 class Moreau:
     """Moreau's interior-point method, on the CPU or, where its CUDA wheel is installed, on the GPU.
+
+    Its own derivatives are not used: exact ones were off on degenerate items, smoothed ones wrong on linear programs.
 
     Args:
         tolerance: for feasibility and gap, on scaled data.
@@ -99,72 +84,16 @@ class Moreau:
 
     @property
     def capabilities(self) -> Capabilities:
-        """All our cones and quadratic objectives; smoothing over the self-dual cones."""
-        symmetric = frozenset({"zero", "nonneg", "soc"})
-        return Capabilities(symmetric | {"exp", "power"}, quadratic=True, smoothed=symmetric, fixed_sizes=True)
+        """All our cones and quadratic objectives."""
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp", "power"}), fixed_sizes=True)
 
     def solve(
-        self,
-        program: ConeProgram,
-        values: Values,
-        gradient: Exact | Smoothed | None,
-        warm_start: WarmStart | None,
-    ) -> Raw:
+        self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
+    ) -> Points:
         """Pad the batch, solve it, cut it."""
-        call = self._prepare(program, values, gradient)
         items, device = len(values), values.q.device
-        warm = None if warm_start is None else _warm(warm_start, call.padded)
-        data = tuple(t.requires_grad_(gradient is not None) for t in call.data)
-        with call.lock, warnings.catch_warnings():
-            # A warm start that leads nowhere is retried cold by Moreau itself, which says so.
-            warnings.simplefilter("ignore")
-            x, z, s, codes, iterations = _run(call.solver, data, warm, gradient is not None)
-
-        def cut(tensor: Tensor) -> Tensor:
-            return tensor[:items].detach().to(device)
-
-        # On CUDA a batch of one comes back without its dimension.
-        codes, iterations = torch.atleast_1d(codes)[:items], torch.atleast_1d(iterations)
-        verdict = torch.full_like(codes, int(Status.FAILED))
-        for code, status in _VERDICTS.items():
-            verdict[codes == code] = int(status)
-        pullback = None if gradient is None else _pullback(call, x, data, items)
-        x, z, s = cut(x), cut(z), cut(s)
-        if pullback is not None and isinstance(gradient, Exact):
-            pullback = checked_pullback(program, values, x, z, s, pullback)
-        return Raw(x, z, s, verdict.to(device), iterations[:items].to(device), pullback)
-
-    def adopt(self, program: ConeProgram, values: Values, point: WarmStart, gradient: Exact | Smoothed) -> Pullback:
-        """Moreau's derivative from explicit data and solution; where it does not offer that, solve again."""
-        call = self._prepare(program, values, gradient)
-        items = len(values)
-        backward = getattr(getattr(call.solver, "_impl", None), "backward_with_mode", None)
-        if backward is None or call.target.type != "cpu":
-            again = self.solve(program, values, gradient, point).pullback
-            assert again is not None
-            return again
-        P, A, q, b = (t if t.dim() == 2 else t[None] for t in call.data)
-        x, z, s = (call.padded(t).contiguous() for t in (point.primal, point.dual, point.slack))
-
-        def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            padded = torch.zeros_like(x)
-            padded[:items] = dx.to(x)
-            with call.lock, warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                dP, dq, dA, db = backward(padded, None, None, "batch", P, A, q, b, x, z, s)
-            dP, dA, dq, db = (g[:items].to(dx) for g in (dP, dA, dq, db))
-            return dP, dA, dq, db
-
-        if isinstance(gradient, Exact):
-            return checked_pullback(program, values, point.primal, point.dual, point.slack, pullback)
-        return pullback
-
-    def _prepare(self, program: ConeProgram, values: Values, gradient: Exact | Smoothed | None) -> _Call:
-        """Padded data and the solver for their number."""
-        items = len(values)
         size = self._pool.batch_size(program, items)
-        on_gpu = values.q.device.type == "cuda" and _cuda()
-        target = torch.device("cuda") if on_gpu else torch.device("cpu")
+        target = torch.device("cuda" if device.type == "cuda" and _cuda() else "cpu")
         # A fixed quadratic form still differs between items once it is scaled.
         varies = program.A_map.varies or program.P_map.varies
         shared = not varies and all(M.stride(0) == 0 or M.shape[1] == 0 for M in (values.P, values.A))
@@ -174,17 +103,28 @@ class Moreau:
             return tensor if size == items else torch.cat([tensor, tensor[-1:].expand(size - items, -1)])
 
         P, A = ((M[0].detach().to(target) if shared else padded(M)).contiguous() for M in (values.P, values.A))
-        q, b = padded(values.q).contiguous(), padded(values.b).contiguous()
+        data = (P, A, padded(values.q).contiguous(), padded(values.b).contiguous())
         # Whether matrices are shared belongs to the key: one solver object refuses to alternate.
-        key = (size, target.type, gradient, shared, self.tolerance, self.max_iter)
-        solver, lock = self._pool.get(program, key, lambda: self._build(program, size, target.type, gradient))
-        return _Call(solver, lock, (P, A, q, b), padded, shared, target)
+        key = (size, target.type, shared, self.tolerance, self.max_iter)
+        solver, lock = self._pool.get(program, key, lambda: self._build(program, size, target.type))
+        warm = None if warm_start is None else _warm(warm_start, padded)
+        with lock, warnings.catch_warnings():
+            # A warm start that leads nowhere is retried cold by Moreau itself, which says so.
+            warnings.simplefilter("ignore")
+            x, z, s, codes, iterations = _run(solver, data, warm)
+        # On CUDA a batch of one comes back without its dimension.
+        codes, iterations = torch.atleast_1d(codes)[:items], torch.atleast_1d(iterations)
+        verdict = torch.full_like(codes, int(Status.FAILED))
+        for code, status in _VERDICTS.items():
+            verdict[codes == code] = int(status)
+        x, z, s = (t[:items].detach().to(device) for t in (x, z, s))
+        return Points(x, z, s, verdict.to(device), iterations[:items].to(device))
 
     def with_tolerance(self, tolerance: float) -> Moreau:
-        """The same back end, asked for another accuracy."""
+        """The same solver, asked for another accuracy."""
         return replace(self, tolerance=tolerance)
 
-    def _build(self, program: ConeProgram, size: int, device: str, gradient: Exact | Smoothed | None) -> Any:
+    def _build(self, program: ConeProgram, size: int, device: str) -> Any:
         """A solver object of fixed structure and batch size."""
         moreau = _import()
         cones = moreau.Cones(
@@ -195,27 +135,20 @@ class Moreau:
             power_alphas=list(program.cones.power),
         )
         tolerance = self.tolerance
-        smoothing = {"diff_smoothing_mu": gradient.level} if isinstance(gradient, Smoothed) else {}
-        ipm = moreau.IPMSettings(
-            tol_gap_abs=tolerance,
-            tol_gap_rel=tolerance,
-            tol_feas=tolerance,
-            diff_method="smoothed" if isinstance(gradient, Smoothed) else "exact",
-            **smoothing,
-        )
+        ipm = moreau.IPMSettings(tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
         settings = moreau.Settings(
             solver="ipm",
             device=device,
             batch_size=size,
-            enable_grad=gradient is not None,
+            enable_grad=False,
             max_iter=self.max_iter,
             ipm_settings=ipm,
         )
         pattern = (program.P_indptr, program.P_indices, program.A_indptr, program.A_indices)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if gradient is None and device == "cpu":
-                # Without gradients the plain solver is about 30 % faster than the torch one.
+            if device == "cpu":
+                # The plain solver is about 30 % faster than the torch one.
                 arrays = [t.numpy() for t in pattern]
                 return moreau.CompiledSolver(program.columns, program.rows, *arrays, cones, settings)
             import moreau.torch as moreau_torch
@@ -223,43 +156,20 @@ class Moreau:
             return moreau_torch.Solver(program.columns, program.rows, *pattern, cones, settings)
 
 
-def _run(
-    solver: Any, data: tuple[Tensor, ...], warm: Any, differentiable: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One call of Moreau; with gradients, its outputs carry their graph."""
+def _run(solver: Any, data: tuple[Tensor, ...], warm: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One call of Moreau."""
     P, A, q, b = data
-    if hasattr(solver, "setup") and not differentiable and q.device.type == "cpu":
+    if q.device.type == "cpu":
         solver.setup(P.numpy(), A.numpy())
         found = solver.solve(q.numpy(), b.numpy(), warm_start=warm)
         x, z, s = (torch.from_numpy(a) for a in (found.x, found.z, found.s))
     else:
-        with torch.set_grad_enabled(differentiable):
+        with torch.no_grad():
             found = solver.solve(P, A, q, b, warm_start=warm)
         x, z, s = found.x, found.z, found.s
     codes = torch.tensor([int(code) for code in solver.info.status])
     iterations = torch.as_tensor(solver.info.iterations).to("cpu", torch.int64)
     return x, z, s, codes, iterations
-
-
-def _pullback(call: _Call, x: Tensor, data: tuple[Tensor, ...], items: int) -> Pullback:
-    """Pull gradients back through Moreau's own graph, which holds the data and the solution it belongs to."""
-
-    def pullback(dx: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # Moreau's graph refers to its solver weakly: the call keeps it, whatever the pool drops meanwhile.
-        padded = x.new_zeros(x.shape)
-        padded[:items] = dx.to(x)
-        with call.lock, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dP, dA, dq, db = torch.autograd.grad(
-                x, data, padded, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-        if call.shared:
-            # Shared matrices do not depend on theta: nobody asks for their gradient item by item.
-            dP, dA = (g.new_zeros(1, g.shape[-1]).expand(items, -1) for g in (dP, dA))
-        dP, dA, dq, db = (g[:items].to(dx) for g in (dP, dA, dq, db))
-        return dP, dA, dq, db
-
-    return pullback
 
 
 def _warm(warm_start: WarmStart, padded: Callable[[Tensor], Tensor]) -> Any:
@@ -277,8 +187,7 @@ def _import() -> Any:
         import moreau
     except ImportError as error:
         raise MissingExtraError(
-            "Moreau is not installed (it has no wheel for every platform): install it, or install "
-            "drolayers[reference] and use engine='diffcp'."
+            "Moreau is not installed (it has no wheel for every platform): install it, or use engine='auto'."
         ) from error
     return moreau
 

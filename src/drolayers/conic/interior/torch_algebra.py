@@ -1,17 +1,23 @@
-"""The data of a batch of programs, equilibrated, and the linear systems of their interior-point steps."""
+"""The algebra of the interior-point method in torch: a whole batch at a time, on a GPU.
+
+The rows of proper cones are eliminated, and the system  [P + AᵀH⁻¹A, Eᵀ; E, 0]  that is left is solved through its
+block-arrow shape (``arrow.py``), so that a batch is a few hundred operations on long tensors.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
+from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.interior.scaling import ConeShape, Scaling
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
 
 REGULARISE = 1e-7
@@ -156,102 +162,90 @@ class _PairLookup:
         return np.where(self.keys[at] == wanted, self.order[at], -1)
 
 
-@dataclass(frozen=True, eq=False)
-class Data:
-    """A batch of programs, batch last, with rows and columns scaled to similar size.
+@final
+class TorchAlgebra:
+    """A batch of programs of one structure, ``(entries, batch)``; keeps the contract of ``method.Algebra``."""
 
-    ``D`` and ``E`` scale columns and rows: x = D x̂, s = ŝ/E, z = E ẑ. Matrices that all items share have batch one.
-    """
+    xp = torch
 
-    plan: SystemPlan
-    A: Tensor
-    P: Tensor
-    q: Tensor
-    b: Tensor
-    D: Tensor
-    E: Tensor
+    def __init__(self, plan: SystemPlan, data: Scaled) -> None:
+        self.plan, self.data = plan, data
+        self.zero, self.degree, self.quadratic = plan.shape.zero, plan.shape.degree, data.P.shape[0] > 0
+        self.unit = plan.shape.identity(1, data.q)
+        self._fixed = self._derived()
 
-    @classmethod
-    def of(cls, plan: SystemPlan, values: Values) -> Data:
-        """Transpose and equilibrate (three rounds of Ruiz on A)."""
-        shared = values.A.stride(0) == 0 and len(values) > 1
-        A = (values.A[:1] if shared else values.A).T.contiguous()
-        D = A.new_ones(plan.program.columns, A.shape[1])
-        E = A.new_ones(plan.program.rows, A.shape[1])
-        for _ in range(3):
-            size = (A * E[plan.row] * D[plan.column]).abs()
-            E = E / _root(_largest(size, plan.row, E.shape[0]))
-            for group in plan.shape.groups:
-                # One factor a cone, or it would be another cone.
-                E[group] = E[group].mean(1, keepdim=True).expand_as(E[group]).clone()
-            size = (A * E[plan.row] * D[plan.column]).abs()
-            D = D / _root(_largest(size, plan.column, D.shape[0]))
-        scaled = A * E[plan.row] * D[plan.column]
-        P = values.P.T.contiguous() * D[plan.P_row] * D[plan.P_column]
-        return cls(plan, scaled, P, values.q.T * D, values.b.T * E, D, E)
+    @property
+    def q(self) -> Tensor:
+        """The objective."""
+        return self.data.q
 
-    def of_items(self, items: Tensor) -> Data:
-        """Some items of the batch."""
+    @property
+    def b(self) -> Tensor:
+        """The right-hand side."""
+        return self.data.b
 
-        def pick(t: Tensor) -> Tensor:
-            return t if t.shape[1] == 1 else t[:, items]
+    def buffered(self) -> TorchAlgebra:
+        """A copy whose numbers are written to in place by :meth:`take`."""
+        return TorchAlgebra(self.plan, Scaled(*(t.clone() for t in self.data.parts)))
 
-        return Data(
-            self.plan, pick(self.A), pick(self.P), self.q[:, items], self.b[:, items], pick(self.D), pick(self.E)
-        )
-
-    def rows(self, x: Tensor) -> Tensor:
-        """A x."""
-        return torch.zeros_like(self.b).index_add_(0, self.plan.row, self.A * x[self.plan.column])
-
-    def columns(self, z: Tensor) -> Tensor:
-        """Aᵀ z."""
-        return torch.zeros_like(self.q).index_add_(0, self.plan.column, self.A * z[self.plan.row])
-
-    def form(self, x: Tensor) -> Tensor:
-        """P x."""
-        if not self.P.shape[0]:
-            return torch.zeros_like(x)
-        return torch.zeros_like(x).index_add_(0, self.plan.P_row, self.P * x[self.plan.P_column])
-
-    def buffered(self) -> Data:
-        """A copy whose tensors are written to in place by :meth:`copy` and :meth:`refix`."""
-        A, P, q, b, D, E = (t.clone() for t in (self.A, self.P, self.q, self.b, self.D, self.E))
-        return Data(self.plan, A, P, q, b, D, E)
-
-    def copy(self, other: Data) -> None:
-        """Take over other numbers of the same shapes."""
-        for name in ("A", "P", "q", "b", "D", "E"):
-            getattr(self, name).copy_(getattr(other, name))
+    def take(self, data: Scaled) -> None:
+        """Take over other numbers of the same shapes; :meth:`refix` has to follow."""
+        for old, new in zip(self.data.parts, data.parts, strict=True):
+            old.copy_(new)
 
     def refix(self) -> None:
         """Bring what was derived from the matrices up to date."""
         for old, new in zip(self._fixed, self._derived(), strict=True):
             old.copy_(new)
 
-    @cached_property
-    def _fixed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What does not change from step to step."""
-        return self._derived()
+    def rows(self, x: Tensor) -> Tensor:
+        """A x."""
+        return torch.zeros_like(self.b).index_add_(0, self.plan.row, self.data.A * x[self.plan.column])
 
-    def _derived(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Products within rows, within cones, and the constant entries."""
-        plan, A = self.plan, self.A
-        lines = A[plan.line_pairs[0]] * A[plan.line_pairs[1]]
-        signs = plan.sign[plan.row[plan.product_pairs[0]] - plan.shape.zero - plan.shape.nonneg][:, None]
-        cones = A.new_zeros(plan.cone_pairs.shape[1], A.shape[1])
-        cones.index_add_(0, plan.product_target, signs * A[plan.product_pairs[0]] * A[plan.product_pairs[1]])
-        batch = max(A.shape[1], self.P.shape[1] if self.P.shape[0] else 1)
-        constant = A.new_zeros(plan.arrow.length, batch)
-        constant.index_add_(0, plan.equal_target, A[plan.equal_entry].expand(-1, batch))
-        if self.P.shape[0]:
-            constant.index_add_(0, plan.P_target, self.P[plan.P_entry].expand(-1, batch))
-        constant.index_add_(0, plan.diagonal_target, plan.regularisation.expand(-1, batch).to(constant))
-        return lines, cones, constant
+    def columns(self, z: Tensor) -> Tensor:
+        """Aᵀz."""
+        return torch.zeros_like(self.q).index_add_(0, self.plan.column, self.data.A * z[self.plan.row])
 
-    def factor(self, scaling: Scaling) -> System:
+    def form(self, x: Tensor) -> Tensor:
+        """P x."""
+        out = torch.zeros_like(x)
+        return out.index_add_(0, self.plan.P_row, self.data.P * x[self.plan.P_column]) if self.quadratic else out
+
+    def dots(self, u: Tensor, v: Tensor) -> Tensor:
+        """Inner products."""
+        return (u * v).sum(0)
+
+    def sizes(self, v: Tensor) -> Tensor:
+        """Largest absolute entries."""
+        return v.abs().nan_to_num(nan=torch.inf).amax(0) if v.shape[0] else v.new_zeros(v.shape[1])
+
+    def combine(self, a: Tensor, u: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        """a·u + b·v."""
+        return a * u + b * v
+
+    def move(self, v: Tensor, d: Tensor, length: Tensor) -> None:
+        """V += length·d, in place."""
+        v.copy_(torch.where(length > 0, v + length * d, v))
+
+    def keep(self, target: Tensor, source: Tensor, chosen: Tensor) -> None:
+        """Copy some items, in place."""
+        target.copy_(torch.where(chosen, source, target))
+
+    def margin(self, v: Tensor) -> Tensor:
+        """The smallest eigenvalue over all cones."""
+        return self.plan.shape.margin(v)
+
+    def reach(self, v: Tensor, d: Tensor) -> Tensor:
+        """The largest step that stays in the cones."""
+        return self.plan.shape.step(v, d)
+
+    def scale(self, s: Tensor, z: Tensor) -> Scaling:
+        """The scaling point."""
+        return Scaling.at(self.plan.shape, s, z)
+
+    def factor(self, scaling: Scaling) -> tuple[Scaling, ArrowFactor]:
         """Factor the systems at a scaling point."""
-        plan, shape = self.plan, self.plan.shape
+        plan, shape, A = self.plan, self.plan.shape, self.data.A
         batch = self.q.shape[1]
         lines, cones, constant = self._fixed
         flat = constant.expand(-1, batch).clone() if constant.shape[1] != batch else constant.clone()
@@ -267,49 +261,55 @@ class Data:
             inverse = eta[plan.head_row] ** -2
             signed = plan.sign[plan.row[plan.slot_entry] - linear][:, None]
             v = self.q.new_zeros(plan.slots, batch)
-            v.index_add_(0, plan.slot, signed * self.A[plan.slot_entry] * point[plan.row[plan.slot_entry]])
+            v.index_add_(0, plan.slot, signed * A[plan.slot_entry] * point[plan.row[plan.slot_entry]])
             value = 2.0 * v[plan.cone_pairs[0]] * v[plan.cone_pairs[1]] - cones
             flat.index_add_(0, plan.cone_target, value * inverse[plan.cone_of_pair])
-        return System(self, scaling, plan.arrow.factor(flat))
+        return scaling, plan.arrow.factor(flat)
 
-
-@dataclass(frozen=True, eq=False)
-class System:
-    """[P, Aᵀ; A, -H] at a scaling point, factored."""
-
-    data: Data
-    scaling: Scaling
-    arrow: ArrowFactor
-
-    def solve(self, rx: Tensor, rz: Tensor, refine: int = 1) -> tuple[Tensor, Tensor]:
-        """X and z with Px + Aᵀz = rx and Ax - Hz = rz."""
-        x, z = self._once(rx, rz)
+    def solve(self, system: tuple[Scaling, ArrowFactor], rx: Tensor, rz: Tensor, refine: int) -> tuple[Tensor, Tensor]:
+        """The solution of a factored system."""
+        x, z = self._once(system, rx, rz)
         for _ in range(refine):
-            ex = rx - self.data.form(x) - self.data.columns(z)
-            ez = rz - self.data.rows(x) + self.scaling.square(z)
-            dx, dz = self._once(ex, ez)
+            ex = rx - self.form(x) - self.columns(z)
+            ez = rz - self.rows(x) + system[0].square(z)
+            dx, dz = self._once(system, ex, ez)
             x, z = x + dx, z + dz
         return x, z
 
-    def _once(self, rx: Tensor, rz: Tensor) -> tuple[Tensor, Tensor]:
+    def _once(self, system: tuple[Scaling, ArrowFactor], rx: Tensor, rz: Tensor) -> tuple[Tensor, Tensor]:
         """Without refinement: z is eliminated from the rows of proper cones."""
-        zero = self.data.plan.shape.zero
-        scaled = self.scaling.square(rz, inverse=True)
-        found = self.arrow.solve(torch.cat([rx + self.data.columns(scaled), rz[:zero]]))
+        scaling, arrow = system
+        scaled = scaling.square(rz, inverse=True)
+        found = arrow.solve(torch.cat([rx + self.columns(scaled), rz[: self.zero]]))
         columns = rx.shape[0]
         x = found[:columns]
-        z = self.scaling.square(self.data.rows(x), inverse=True) - scaled
-        z[:zero] = found[columns:]
+        z = scaling.square(self.rows(x), inverse=True) - scaled
+        z[: self.zero] = found[columns:]
         return x, z
 
+    def slack(self, scaling: Scaling, dz: Tensor, offset: Tensor) -> Tensor:
+        """-(H dz + offset), zero on the rows of the zero cone."""
+        ds = -(scaling.square(dz) + offset)
+        ds[: self.zero] = 0.0
+        return ds
 
-def _largest(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """The largest value at every index; one where there is none."""
-    out = values.new_zeros(count, values.shape[1])
-    out = out.scatter_reduce(0, index[:, None].expand_as(values), values, "amax")
-    return torch.where(out > 0, out, torch.ones_like(out))
+    def correct(self, scaling: Scaling, z: Tensor, ds: Tensor, dz: Tensor, target: Tensor) -> Tensor:
+        """Mehrotra's offset."""
+        shape, lam = self.plan.shape, scaling.apply(z)
+        product = shape.circle(scaling.apply(ds, inverse=True), scaling.apply(dz))
+        return scaling.apply(shape.divide(lam, shape.circle(lam, lam) + product - target * self.unit))
 
-
-def _root(values: Tensor) -> Tensor:
-    """Square roots, kept within sane bounds."""
-    return values.clamp(1e-8, 1e8).sqrt()
+    def _derived(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What does not change from step to step: products within rows, within cones, and the constant entries."""
+        plan, A, P = self.plan, self.data.A, self.data.P
+        lines = A[plan.line_pairs[0]] * A[plan.line_pairs[1]]
+        signs = plan.sign[plan.row[plan.product_pairs[0]] - plan.shape.zero - plan.shape.nonneg][:, None]
+        cones = A.new_zeros(plan.cone_pairs.shape[1], A.shape[1])
+        cones.index_add_(0, plan.product_target, signs * A[plan.product_pairs[0]] * A[plan.product_pairs[1]])
+        batch = max(A.shape[1], P.shape[1] if P.shape[0] else 1)
+        constant = A.new_zeros(plan.arrow.length, batch)
+        constant.index_add_(0, plan.equal_target, A[plan.equal_entry].expand(-1, batch))
+        if P.shape[0]:
+            constant.index_add_(0, plan.P_target, P[plan.P_entry].expand(-1, batch))
+        constant.index_add_(0, plan.diagonal_target, plan.regularisation.expand(-1, batch).to(constant))
+        return lines, cones, constant

@@ -1,0 +1,132 @@
+"""The face of the cones on which a solution lies, and the solution map's linear equations there.
+
+With v = z - s the optimality conditions read  Px + q + AᵀΠ(v) = 0,  Ax + Π(v) - v = b,  where Π projects onto the dual
+cone; z = Π(v) and s = Π(v) - v. Where Π has a derivative D at v, the solution has one too, and solves linear equations
+in D. On the range of D they take the form of an interior-point step at its very end,
+
+    P g + Aᵀh = r,   E A g - H h = t,   h = E h,       E the projector onto that range, H = D⁻¹ - I on it:
+
+* orthant: E = 1 where z > s (the row is active), 0 where s > z (it is not); H = 0;
+* second-order cone, v = (t, w), u = w/‖w‖: E = I inside the cone (s = 0), E = 0 inside its polar (z = 0), both with
+  H = 0. Between them z ∝ ẑ = (1, u)/√2 and s ∝ ŝ = (1, -u)/√2, E = I - ŝŝᵀ and H = κ(I - ŝŝᵀ - ẑẑᵀ), κ = s₀/z₀.
+
+Written with operators that numpy arrays and tensors share, batch last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Array = Any
+
+
+class ConeRows(NamedTuple):
+    """Where the rows of the cones stand; second-order cones of one dimension are handled together."""
+
+    zero: int
+    linear: int
+    groups: tuple[Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """Second-order cones of one dimension: ``full`` and ``curved`` tell E = I and E = I - ŝŝᵀ apart from E = 0."""
+
+    rows: Array
+    full: Array
+    curved: Array
+    unit: Array
+    kappa: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """The face at v = z - s, for a batch; ``margin`` is how far v is from another one, item by item."""
+
+    xp: Any
+    rows: ConeRows
+    active: Array
+    edges: tuple[Edge, ...]
+    margin: Array
+
+    @classmethod
+    def at(cls, xp: Any, rows: ConeRows, v: Array) -> Face:
+        """The face."""
+        orthant = v[rows.zero : rows.linear]
+        margin = xp.full_like(v[:1].sum(0), xp.inf)
+        if len(orthant):
+            margin = xp.amin(abs(orthant), 0)
+        edges = []
+        for group in rows.groups:
+            t, w = v[group][:, 0], v[group][:, 1:]
+            length = xp.sqrt((w * w).sum(1))
+            unit = w / xp.where(length > 0, length, xp.ones_like(length))[:, None]
+            full, off = length <= t, length <= -t
+            curved = ~full & ~off
+            kappa = (length - t) / xp.where(curved, length + t, xp.ones_like(length))
+            edges.append(Edge(group, full, curved, unit, xp.where(curved, kappa, xp.ones_like(kappa))))
+            margin = xp.minimum(margin, xp.amin(xp.minimum(abs(length - t), abs(length + t)), 0))
+        return cls(xp, rows, orthant > 0, tuple(edges), margin)
+
+    def same(self, other: Face) -> Array:
+        """For which items both are the same face."""
+        alike = (self.active == other.active).all(0)
+        for one, two in zip(self.edges, other.edges, strict=True):
+            alike = alike & (one.full == two.full).all(0) & (one.curved == two.curved).all(0)
+        return alike
+
+    def project(self, v: Array) -> Array:
+        """E v."""
+        out, xp = v + 0.0, self.xp
+        out[self.rows.zero : self.rows.linear] *= self.active
+        for edge in self.edges:
+            cone = v[edge.rows]
+            along = 0.5 * (cone[:, 0] - (edge.unit * cone[:, 1:]).sum(1)) * edge.curved
+            kept = xp.concatenate([(cone[:, 0] - along)[:, None], cone[:, 1:] + along[:, None] * edge.unit], 1)
+            out[edge.rows] = kept * (edge.full | edge.curved)[:, None]
+        return out
+
+    def curve(self, h: Array) -> Array:
+        """H h."""
+        out = 0.0 * h
+        for edge in self.edges:
+            tail = h[edge.rows][:, 1:]
+            across = tail - (edge.unit * tail).sum(1)[:, None] * edge.unit
+            out[edge.rows[:, 1:]] = (edge.kappa * edge.curved)[:, None] * across
+        return out
+
+    def split(self, v: Array) -> tuple[Array, Array]:
+        """Z = Π(v) and s = Π(v) - v, as if v still lay on this face."""
+        z, xp = v + 0.0, self.xp
+        z[self.rows.zero : self.rows.linear] *= self.active
+        for edge in self.edges:
+            cone = v[edge.rows]
+            length = xp.sqrt((cone[:, 1:] * cone[:, 1:]).sum(1))
+            unit = cone[:, 1:] / xp.where(length > 0, length, xp.ones_like(length))[:, None]
+            half = (0.5 * (cone[:, 0] + length))[:, None]
+            z[edge.rows] = xp.where(
+                edge.curved[:, None], xp.concatenate([half, half * unit], 1), cone * edge.full[:, None]
+            )
+        return z, z - v
+
+    def point(self, like: Array, soft: float) -> tuple[Array, Array]:
+        """Slacks and multipliers of an interior-point system that all but is the face's.
+
+        The Nesterov-Todd scaling of (s, z) is H on the face, at most ``soft`` where H is zero, and at least 1/soft off
+        the face: on curved cones η² = κ, and w is turned towards ŝ by an angle φ with e^2φ = max(κ, 1/κ)/soft.
+        """
+        xp, zero, linear = self.xp, self.rows.zero, self.rows.linear
+        s, z = 0.0 * like, 0.0 * like
+        s[zero:linear] = xp.where(self.active, soft + 0.0 * s[zero:linear], 1.0 + 0.0 * s[zero:linear])
+        z[zero:linear] = 1.0 + soft - s[zero:linear]
+        for edge in self.edges:
+            one, steep = xp.ones_like(edge.kappa), xp.maximum(edge.kappa, 1.0 / edge.kappa)
+            phi = 0.5 * xp.log(steep / soft)
+            root, flat = xp.sqrt(edge.kappa), xp.where(edge.full, soft * one, one)
+            heads = xp.cosh(phi) * root, xp.cosh(phi) / root
+            tails = -xp.sinh(phi) * root, xp.sinh(phi) / root
+            for target, head, tail, rest in zip((s, z), heads, tails, (flat, 1.0 + soft - flat), strict=True):
+                top = xp.where(edge.curved, head, rest)[:, None]
+                target[edge.rows] = xp.concatenate([top, (tail * edge.curved)[:, None] * edge.unit], 1)
+        return s, z

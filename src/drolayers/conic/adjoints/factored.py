@@ -1,0 +1,274 @@
+"""Exact derivatives item by item: any cone, kinks told from mere degeneracy, and systems that are singular.
+
+The equations are those of ``face.py``, for one item, with the projector E as a basis U of its range: with D the
+derivative of the projection onto the dual cone and D = U diag(d) Uᵀ,
+
+    [P, AᵀU; UᵀA, -H] (g, k) = (dx, 0),   h = U k,   H = 1/d - 1.
+
+The matrix is singular where multipliers or decisions are not unique. If the equations have solutions all the same, any of
+them gives the derivative along all changes of the data that keep the program solvable, and the least one is taken. If
+they have none, the decision moves at no finite rate: it is not unique in the direction asked for. Where a row is on the
+verge between two faces, the derivatives of both must agree, or the item is at a kink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import numpy as np
+import scipy.linalg as la
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+import torch
+from torch import Tensor
+
+from drolayers.conic.adjoints.theorem import Found, Pulled
+from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.program import ConeProgram, Cones, Values, matrices
+from drolayers.status import Derivative
+
+Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+ROUNDS = 12
+"""Newton steps, each of which may change the face."""
+
+POLISHED = 1e-9
+"""What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""
+
+MARGIN = 1e-9
+"""How close to another face a row may be, in the same units, before both are looked at."""
+
+AGREE = 1e-5
+"""Up to which relative difference derivatives of two faces agree."""
+
+SHIFT = 1e-9
+"""By which the diagonal is moved so that singular systems can be factored; refinement takes its effect back."""
+
+SOLVED = 1e-8
+"""Relative defect up to which equations count as solved."""
+
+LARGEST = 2500
+"""Unknowns up to which a dense least-squares solve is tried."""
+
+RANK = 1e-11
+"""Relative size of the singular values that count as zero."""
+
+INTERIOR = 1e-7
+"""Below this ratio the smaller of slack and multiplier is zero, and the other may lie inside its cone."""
+
+TINY = 1e-12
+"""Keeps formulas finite on the edges of the exponential and power cones, which have no derivative there."""
+
+
+@final
+@dataclass(frozen=True)
+class Factored:
+    """The derivative on the active face by a factorisation of each item."""
+
+    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+        """Pull gradients back, one item after another."""
+        data, cones = Scaled.of(program, values.detach()), program.cones
+        D, E = (t.expand(-1, len(values)).cpu().numpy() for t in (data.D, data.E))
+        x, z, s, seed, q, b = (t.detach().cpu().numpy() for t in (found.x, found.z, found.s, dx, values.q, values.b))
+        parts = [np.zeros(t.shape) for t in (x, z, x, z)]
+        codes = np.zeros(len(values), dtype=np.int64)
+        for item in range(len(values)):
+            P, A = matrices(program, values, item)
+            d, e = sp.diags_array(D[:, item]), sp.diags_array(E[:, item])
+            numbers = (sp.csr_array(d @ P @ d), sp.csr_array(e @ A @ d), D[:, item] * q[item], E[:, item] * b[item])
+            point = (x[item] / D[:, item], z[item] / E[:, item], s[item] * E[:, item])
+            *found_here, code = pull(cones, *numbers, *point, D[:, item] * seed[item])
+            codes[item] = int(code)
+            for target, value, unit in zip(parts, found_here, (D, E, D, E), strict=True):
+                target[item] = value * unit[:, item]
+        x_, z_, g, h = (torch.as_tensor(part).to(dx) for part in parts)
+        return Pulled(x_, z_, g, h, torch.as_tensor(codes, device=dx.device))
+
+
+def pull(
+    cones: Cones,
+    P: sp.csr_array,
+    A: sp.csr_array,
+    q: np.ndarray,
+    b: np.ndarray,
+    x: np.ndarray,
+    z: np.ndarray,
+    s: np.ndarray,
+    dx: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Derivative]:
+    """The point x, z and the solution g, h of the adjoint system there, for one program."""
+    nothing = np.zeros_like(x), np.zeros_like(z)
+    symmetric = not (cones.exp or cones.power)
+    if symmetric:
+        x, z, s, left = _polished(cones, P, A, q, b, x, z - s)
+        if not left <= POLISHED * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(z - s).max(initial=0.0))):
+            return x, z, *nothing, Derivative.UNVERIFIED
+    found = []
+    near = MARGIN * (1.0 + np.abs(z - s).max(initial=0.0))
+    verge = symmetric and _margin(cones, z - s) <= near
+    for lean in (near, -near) if verge else (0.0,):
+        U, H = basis(cones, z, s, lean)
+        solution = _solve(P, A, U, H, dx, np.zeros(U.shape[1]))
+        if solution is None:
+            return x, z, *nothing, Derivative.LOOSE if not verge else Derivative.KINK
+        found.append((solution[0], U @ solution[1]))
+    (g, h), (g2, h2) = found[0], found[-1]
+    if verge:
+        for one, two in ((g, g2), (h, h2)):
+            if np.abs(one - two).max(initial=0.0) > AGREE * np.abs(one).max(initial=0.0) + TINY:
+                return x, z, *nothing, Derivative.KINK
+    return x, z, g2, h2, Derivative.FACTORED
+
+
+def _polished(
+    cones: Cones, P: sp.csr_array, A: sp.csr_array, q: np.ndarray, b: np.ndarray, x: np.ndarray, v: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Newton's method on the optimality conditions: the best point met, and what is left of them."""
+    best = (x, *split(cones, v), np.inf)
+    for _ in range(ROUNDS):
+        z, s = split(cones, v)
+        missing, beside = P @ x + q + A.T @ z, A @ x + s - b
+        left = max(np.abs(missing).max(initial=0.0), np.abs(beside).max(initial=0.0))
+        if left < best[3]:
+            best = (x, z, s, left)
+        if left <= 1e-14:
+            break
+        U, H = basis(cones, z, s, 0.0)
+        step = _solve(P, A, U, H, -missing, -(U.T @ beside))
+        if step is None:
+            break
+        x = x + step[0]
+        v = v + U @ step[1] + A @ step[0] + beside
+    return best
+
+
+def _solve(
+    P: sp.csr_array, A: sp.csr_array, U: sp.csr_array, H: np.ndarray, rx: np.ndarray, rz: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Solve the face's system, least-squares where it is singular; None where it has no solution."""
+    UA = sp.csr_array(U.T @ A)
+    matrix = sp.csc_array(sp.block_array([[P, UA.T], [UA, -sp.diags_array(H)]]))
+    rhs = np.concatenate([rx, rz])
+    size, n = np.abs(rhs).max(initial=0.0), rx.size
+    if size == 0.0:
+        return np.zeros(n), np.zeros(rz.size)
+    shift = sp.diags_array(np.concatenate([np.full(n, SHIFT), np.full(rz.size, -SHIFT)]))
+    solution = np.zeros_like(rhs)
+    try:
+        factors = spla.splu(sp.csc_array(matrix + shift))
+        for _ in range(12):
+            move = factors.solve(rhs - matrix @ solution)
+            solution = solution + move
+            if (
+                np.abs(move).max() <= SOLVED * np.abs(solution).max()
+                and _defect(matrix, solution, rhs) <= SOLVED * size
+            ):
+                return solution[:n], solution[n:]
+    except RuntimeError:
+        pass
+    if rhs.size > LARGEST:
+        return None
+    solution = la.lstsq(matrix.toarray(), rhs, cond=RANK, lapack_driver="gelsd")[0]
+    return (solution[:n], solution[n:]) if _defect(matrix, solution, rhs) <= 10.0 * SOLVED * size else None
+
+
+def _defect(matrix: sp.csc_array, solution: np.ndarray, rhs: np.ndarray) -> float:
+    """What is left of linear equations; infinite where a number is none."""
+    left = np.abs(matrix @ solution - rhs).max(initial=0.0)
+    return float(left) if np.isfinite(left) else np.inf
+
+
+def split(cones: Cones, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Z = Π(v) and s = Π(v) - v, over the self-dual cones."""
+    z, at = v.copy(), cones.zero + cones.nonneg
+    z[cones.zero : at] = np.maximum(v[cones.zero : at], 0.0)
+    for dimension in cones.soc:
+        t, w = v[at], v[at + 1 : at + dimension]
+        length = float(np.linalg.norm(w))
+        if length > abs(t):
+            z[at : at + dimension] = 0.5 * (t + length) * np.concatenate([[1.0], w / length])
+        elif t <= 0.0:
+            z[at : at + dimension] = 0.0
+        at += dimension
+    return z, z - v
+
+
+def _margin(cones: Cones, v: np.ndarray) -> float:
+    """How far v is from another face."""
+    at = cones.zero + cones.nonneg
+    margin = np.abs(v[cones.zero : at]).min(initial=np.inf)
+    for dimension in cones.soc:
+        t, length = v[at], float(np.linalg.norm(v[at + 1 : at + dimension]))
+        margin = min(margin, abs(length - t), abs(length + t))
+        at += dimension
+    return float(margin)
+
+
+def basis(cones: Cones, z: np.ndarray, s: np.ndarray, lean: float) -> tuple[sp.csr_array, np.ndarray]:
+    """U and H; rows within ``lean`` of another face count as active where it is positive, as inactive otherwise."""
+    v, linear = z - s, cones.zero + cones.nonneg
+    chosen = np.concatenate([np.arange(cones.zero), cones.zero + np.flatnonzero(v[cones.zero : linear] > -lean)])
+    ones = np.ones(chosen.size)
+    blocks = [sp.csr_array((ones, (chosen, np.arange(chosen.size))), shape=(linear, chosen.size))]
+    H, at = [np.zeros(chosen.size)], linear
+    kinds = [(d, None) for d in cones.soc] + [(3, _exponential)] * cones.exp
+    for dimension, curvature in kinds + [(3, partial(_power, alpha)) for alpha in cones.power]:
+        part = slice(at, at + dimension)
+        D = _soc(v[part], lean) if curvature is None else _smooth(z[part], s[part], curvature)
+        d, vectors = np.linalg.eigh(0.5 * (D + D.T))
+        kept = d > 1e-9
+        blocks.append(sp.csr_array(vectors[:, kept]))
+        H.append(np.maximum(1.0 / d[kept] - 1.0, 0.0))
+        at += dimension
+    return sp.csr_array(sp.block_diag(blocks)), np.concatenate(H)
+
+
+def _soc(v: np.ndarray, lean: float) -> np.ndarray:
+    """D on a second-order cone; between the faces ½ [[1, uᵀ], [u, (1 + t/‖w‖) I - (t/‖w‖) uuᵀ]], u = w/‖w‖."""
+    t, w = v[0], v[1:]
+    length = float(np.linalg.norm(w))
+    full, off = length - t <= lean, length + t <= -lean
+    if (full and not (off and lean < 0)) or (full and off and lean >= 0):
+        return np.eye(v.size)
+    if off:
+        return np.zeros((v.size, v.size))
+    u, ratio = w / length, t / length
+    inner = (1.0 + ratio) * np.eye(w.size) - ratio * np.outer(u, u)
+    return 0.5 * np.block([[np.ones((1, 1)), u[None, :]], [u[:, None], inner]])
+
+
+def _smooth(z: np.ndarray, s: np.ndarray, curvature: Curvature) -> np.ndarray:
+    """D where the dual cone is {φ ≤ 0} with φ smooth at z.
+
+    z = v - λ∇φ(z) and φ(z) = 0, so (I + λ∇²φ) dz + ∇φ dλ = dv and ∇φᵀdz = 0; and s = z - v gives λ.
+    """
+    if np.linalg.norm(s) <= INTERIOR * np.linalg.norm(z):
+        return np.eye(3)
+    if np.linalg.norm(z) <= INTERIOR * np.linalg.norm(s):
+        return np.zeros((3, 3))
+    gradient, hessian = curvature(z)
+    multiplier = -(s @ gradient) / (gradient @ gradient)
+    system = np.block([[np.eye(3) + multiplier * hessian, gradient[:, None]], [gradient[None, :], np.zeros((1, 1))]])
+    return np.linalg.inv(system)[:3, :3]
+
+
+def _exponential(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """φ = -u exp(v/u - 1) - w, u < 0: gradient and Hessian."""
+    u, v, _ = z
+    u = min(u, -TINY)
+    e, ratio = np.exp(min(v / u - 1.0, 100.0)), v / u
+    hessian = np.array([[-ratio * ratio / u, ratio / u, 0.0], [ratio / u, -1.0 / u, 0.0], [0.0, 0.0, 0.0]])
+    return np.array([e * (ratio - 1.0), -e, -1.0]), e * hessian
+
+
+def _power(alpha: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """φ = |w| - (u/α)^α (v/(1-α))^(1-α), u, v > 0: gradient and Hessian."""
+    u, v = max(z[0], TINY), max(z[1], TINY)
+    mean = (u / alpha) ** alpha * (v / (1.0 - alpha)) ** (1.0 - alpha)
+    a, b = alpha / u, (1.0 - alpha) / v
+    # The mean is homogeneous of degree one: its Hessian is -α(1-α)·mean·(1/u, -1/v)(1/u, -1/v)ᵀ.
+    ray = np.array([1.0 / u, -1.0 / v, 0.0])
+    return np.array([-a * mean, -b * mean, np.sign(z[2])]), alpha * (1.0 - alpha) * mean * np.outer(ray, ray)

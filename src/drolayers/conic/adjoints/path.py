@@ -1,0 +1,115 @@
+"""Smoothed derivatives: those of the barrier problem, taken on the central path at the level asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from drolayers.conic.adjoints.theorem import Found, Pulled
+from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
+from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.method import Algebra, Goal, central
+from drolayers.conic.program import ConeProgram, Values
+from drolayers.status import Derivative
+
+Array = Any
+
+PIN = 1e7
+"""Curvature with which the barrier holds a fixed column: it is given room √(level/PIN). Much less, and the column moves
+with the others; much more, and its width is lost to rounding."""
+
+REFINE = 3
+"""Refinements of the adjoint system."""
+
+ROUNDS = 3
+"""Times that Newton's method is called for an item that has not met the path."""
+
+MET = 1e-6
+"""By how much the path may be missed, relative to its level."""
+
+
+@final
+@dataclass(frozen=True)
+class Path:
+    """The derivative on the central path, over zero, nonnegative and second-order cones.
+
+    Args:
+        level: of the barrier.
+        algebra: as for ``Interior``.
+    """
+
+    level: float
+    algebra: AlgebraName | None = None
+
+    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+        """Pull gradients back."""
+        batch, passed, items = (
+            Batch.of(program, values, self.algebra),
+            found.passed,
+            torch.arange(len(dx), device=dx.device),
+        )
+        if passed is None:
+            goal = Goal(level=self.level, stop=True)
+            fill = self._fill(batch, items)
+            passed = batch[fill].solve(goal)[1].pick(items)
+        at = [v / passed.tau for v in (passed.x, passed.z, passed.s)]
+        data, at = opened(program, batch.data, self.level, at)
+        batch, seed, pulled = replace(batch, data=data), dx.T * data.D, Pulled.none(values)
+
+        def work(on: Algebra, x: Array, z: Array, s: Array, seed: Array) -> tuple[Array, ...]:
+            x, z, s, missed = central(on, self.level, x, z, s)
+            g, h = on.solve(on.factor(on.scale(s, z)), seed, 0.0 * z, REFINE)
+            return x, z, s, g, h, (missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
+
+        for _ in range(ROUNDS):
+            fill = self._fill(batch, items)
+            part = batch[fill]
+            given = (t[:, fill].contiguous() for t in (*at, seed))
+            x, z, s, g, h, missed = (t[:, : len(items)] for t in part.each(work, *given, name=("path", self.level)))
+            for target, value in zip(at, (x, z, s), strict=True):
+                target[:, items] = value
+            D, E = (t[:, : len(items)] for t in (part.data.D, part.data.E))
+            met = missed[0] <= MET
+            code = torch.where(met, int(Derivative.PATH), int(Derivative.UNVERIFIED))
+            pulled = pulled.put(items, Pulled((x * D).T, (z * E).T, (g * D).T, (h * E).T, code))
+            items = items[~met]
+            if not items.numel():
+                break
+        return pulled
+
+    @staticmethod
+    def _fill(batch: Batch, items: Tensor) -> Tensor:
+        """On a GPU sizes are rounded up, so that few are recorded."""
+        if batch.algebra == "numba" or not len(items):
+            return items
+        return items[torch.arange(rounded(len(items)), device=items.device) % len(items)]
+
+
+def opened(program: ConeProgram, data: Scaled, level: float, at: list[Tensor]) -> tuple[Scaled, list[Tensor]]:
+    """Programs whose fixed columns are given a little room, and points inside them.
+
+    A column that is fixed by two equal bounds leaves no interior, and so no central path to differentiate along. With
+    room δ the barrier pins the column with curvature level/δ², and the others follow the path that they would have
+    without it.
+    """
+    delta = (level / PIN) ** 0.5
+    below, above = (rows.to(data.b.device) for rows in (program.lower_rows, program.upper_rows))
+    if not below.numel():
+        return data, at
+    lower, upper = data.E[below], data.E[above]
+    width = data.b[below] / lower + data.b[above] / upper
+    fixed = width < 2.0 * delta
+    if not bool(fixed.any()):
+        return data, at
+    x, z, s = (t.clone() for t in at)
+    b = data.b.clone()
+    for rows, scale in ((below, lower), (above, upper)):
+        room = torch.where(fixed, delta - 0.5 * width, torch.zeros_like(width)) * scale
+        b[rows] += room
+        s[rows] = torch.where(fixed, (delta * scale).expand_as(width), s[rows])
+        # The pair's difference is the multiplier of the column; what both have in common is the barrier's.
+        z[rows] = torch.where(fixed, (level / (delta * scale)).expand_as(width), z[rows])
+    return replace(data, b=b), [x, z, s]

@@ -1,0 +1,54 @@
+"""How a decision is to be differentiated, as the user says it, and the adjoint that does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drolayers.conic.adjoints.active import Active
+from drolayers.conic.adjoints.factored import Factored
+from drolayers.conic.adjoints.first_of import FirstOf
+from drolayers.conic.adjoints.path import Path
+from drolayers.conic.adjoints.theorem import Adjoint
+from drolayers.conic.interior.batch import AlgebraName
+from drolayers.conic.program import ConeProgram
+from drolayers.conic.solvers.interior import SYMMETRIC
+from drolayers.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Differentiate the solution map as it is."""
+
+    level: None = None
+
+    def lacks(self, program: ConeProgram) -> list[str]:
+        """What cannot be differentiated: nothing."""
+        return []
+
+    def adjoint(self, program: ConeProgram, algebra: AlgebraName | None = None) -> Adjoint:
+        """On the active face: in the batch over our cones, item by item where that is not verified, and over others."""
+        return FirstOf((Active(algebra), Factored())) if program.cones.kinds <= SYMMETRIC else Factored()
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Differentiate the solution of the barrier problem at a fixed level.
+
+    Args:
+        level: barrier parameter of the program after its objective was divided by its largest coefficient, so that one
+            level means the same at every scale.
+    """
+
+    level: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not self.level > 0:
+            raise ModelError(f"The level of smoothing must be positive, not {self.level}.")
+
+    def lacks(self, program: ConeProgram) -> list[str]:
+        """What has no central path of ours."""
+        return [f"smoothed gradients over {kind} cones" for kind in sorted(program.cones.kinds - SYMMETRIC)]
+
+    def adjoint(self, program: ConeProgram, algebra: AlgebraName | None = None) -> Adjoint:
+        """On the central path."""
+        return Path(self.level, algebra)

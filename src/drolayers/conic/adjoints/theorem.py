@@ -1,0 +1,88 @@
+"""The implicit function theorem for cone programs, stated once.
+
+With v = z - s the optimality conditions are F(x, v) = 0 for
+
+    F = ( Px + q + AᵀΠ(v),  Ax + Π(v) - v - b ),     z = Π(v),  s = Π(v) - v,
+
+where Π projects onto the dual cone. With J = ∂F/∂(x, v) and Jᵀ(g, h) = (dx, 0),
+
+    dq = -g,   db = h,   dA = -(z gᵀ + h xᵀ),   dP = -g xᵀ.
+
+On the central path s∘z = μe takes the place of s = Π(v) - v and J is the system of an interior-point step; the rest is
+the same. The ways to (g, h) are ``active.py``, ``factored.py`` and ``path.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.residuals import row_index
+from drolayers.status import Derivative
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Known solutions: where derivatives are to be taken.
+
+    ``passed`` is where the central path was left, if the solver was ours; ``rows`` are the items of it that are meant.
+    """
+
+    x: Float[Tensor, "batch column"]
+    z: Float[Tensor, "batch row"]
+    s: Float[Tensor, "batch row"]
+    passed: Any = None
+
+    def __getitem__(self, items: Tensor) -> Found:
+        """Some items."""
+        passed = None if self.passed is None else self.passed.pick(items)
+        return Found(self.x[items], self.z[items], self.s[items], passed)
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """The solution (g, h) of the adjoint system, the point (x, z) at which it was taken, and a ``Derivative`` an item."""
+
+    x: Float[Tensor, "batch column"]
+    z: Float[Tensor, "batch row"]
+    g: Float[Tensor, "batch column"]
+    h: Float[Tensor, "batch row"]
+    code: Int[Tensor, "batch"]
+
+    @property
+    def ok(self) -> Bool[Tensor, "batch"]:
+        """Which items have a verified derivative."""
+        return (self.code > int(Derivative.UNASKED)) & (self.code <= int(Derivative.PATH))
+
+    @classmethod
+    def none(cls, values: Values) -> Pulled:
+        """Nothing asked."""
+        x, z = torch.zeros_like(values.q), torch.zeros_like(values.b)
+        return cls(x, z, x, z, torch.zeros(len(values), dtype=torch.int64, device=x.device))
+
+    def put(self, items: Int[Tensor, "some"], other: Pulled) -> Pulled:
+        """The same with some items replaced."""
+        names = ("x", "z", "g", "h", "code")
+        return Pulled(*(getattr(self, n).index_copy(0, items, getattr(other, n).to(getattr(self, n))) for n in names))
+
+
+class Adjoint(Protocol):
+    """A way to (g, h), with its own verification."""
+
+    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Float[Tensor, "batch column"]) -> Pulled:
+        """Pull gradients back from the solutions of a batch."""
+
+
+def gradients(program: ConeProgram, pulled: Pulled) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dP, dA, dq and db; zero where there is no verified derivative."""
+    ok = pulled.ok[:, None]
+    x, z, g, h = (torch.where(ok, t, torch.zeros_like(t)) for t in (pulled.x, pulled.z, pulled.g, pulled.h))
+    row, column = row_index(program.A_indptr).to(x.device), program.A_indices.to(x.device)
+    P_row, P_column = row_index(program.P_indptr).to(x.device), program.P_indices.to(x.device)
+    dA = -(z[:, row] * g[:, column] + h[:, row] * x[:, column])
+    return -g[:, P_row] * x[:, P_column], dA, -g, h

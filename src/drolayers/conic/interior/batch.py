@@ -1,0 +1,158 @@
+"""A batch of programs with the algebra that suits its device: where the method's functions are run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drolayers.conic.interior import method
+from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.method import Algebra, DirectSteps, Goal, Iterate
+from drolayers.conic.interior.recording import Recordings
+from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
+from drolayers.conic.program import ConeProgram, Values
+
+AlgebraName = Literal["numba", "torch"]
+
+Work = Callable[..., tuple[Any, ...]]
+"""From an algebra and arrays, batch last, to arrays, batch last."""
+
+LANES = 16
+"""Programs that are stepped through together at least, and at most eight times as many: measured, fewer are not
+vectorised, and more wait for the slowest."""
+
+CACHE = 1 << 21
+"""Bytes that more than the least number of lanes may take, so that they stay in the cache."""
+
+
+class Plans:
+    """What is made once a program: elimination orders and block-arrow plans."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: WeakKeyDictionary[ConeProgram, dict[Any, Any]] = WeakKeyDictionary()
+
+    def get(self, program: ConeProgram, key: Any, make: Callable[[], Any]) -> Any:
+        """What is known of a program, made when first asked for."""
+        with self._lock:
+            known = self._known.setdefault(program, {})
+        if key not in known:
+            made = make()
+            with self._lock:
+                known.setdefault(key, made)
+        return known[key]
+
+
+_PLANS, _RECORDINGS = Plans(), Recordings()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Programs of one structure, equilibrated; points are given and returned in those units, batch last."""
+
+    program: ConeProgram
+    data: Scaled
+    algebra: AlgebraName
+
+    @classmethod
+    def of(cls, program: ConeProgram, values: Values, algebra: AlgebraName | None = None) -> Batch:
+        """From the numbers of a batch; compiled code runs on the CPU alone."""
+        usual: AlgebraName = "numba" if values.q.device.type == "cpu" else "torch"
+        return cls(program, Scaled.of(program, values.detach()), algebra or usual)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, items: Tensor) -> Batch:
+        """Some items."""
+        return Batch(self.program, self.data[items], self.algebra)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether work is recorded and replayed; a dense coupling is worth pivoting, for which the host waits."""
+        return self.data.q.device.type == "cuda" and bool(self._plan.arrow.pivot_free)
+
+    @property
+    def _plan(self) -> SystemPlan:
+        """The block-arrow plan."""
+        program, device = self.program, self.data.q.device
+        return _PLANS.get(program, ("arrow", device), lambda: SystemPlan.of(program, device))  # type: ignore[no-any-return]
+
+    def solve(self, goal: Goal) -> tuple[Iterate, Iterate | None, Tensor, Tensor]:
+        """The best iterates, those that were remembered, verdicts and numbers of steps."""
+        if self.recorded:
+            state = _RECORDINGS.solve(TorchAlgebra(self._plan, self.data), goal)
+            return state.best, state.passed, state.verdict, state.steps
+
+        def work(on: Algebra) -> tuple[Any, ...]:
+            state = method.solve(DirectSteps(on, goal), goal.max_iter)
+            passed = () if state.passed is None else state.passed.parts
+            return *state.best.parts, state.verdict[None], state.steps[None], *passed
+
+        *best, verdict, steps = (found := self.each(work))[:7]
+        return _iterate(best), _iterate(found[7:]) if len(found) > 7 else None, verdict[0], steps[0]
+
+    def each(self, work: Work, *given: Tensor, name: Any = None) -> tuple[Tensor, ...]:
+        """Do some work on all items; on a GPU it is recorded under its name, if it has one."""
+        if self.algebra == "torch":
+            on = TorchAlgebra(self._plan, self.data)
+            if name is not None and self.recorded:
+                return _RECORDINGS.work(on, name, work, given)
+            return work(on, *given)
+        return self._in_lanes(work, given)
+
+    def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """A few items at a time, on as many threads as torch has."""
+        from drolayers.conic.interior.numba_algebra import NumbaAlgebra, Structure
+
+        structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
+        items, arrays = len(self), [t.numpy() for t in (self.data.A, self.data.P, self.data.q, self.data.b, *given)]
+        lanes = lane_count(structure.numbers, items)
+        parts = [slice(start, min(start + lanes, items)) for start in range(0, items, lanes)]
+        threads = min(torch.get_num_threads(), len(parts))
+
+        def some(chosen: slice) -> tuple[Any, ...]:
+            width = chosen.stop - chosen.start
+            cut = [
+                np.ascontiguousarray(t[:, chosen] if t.shape[1] == items else np.broadcast_to(t, (len(t), width)))
+                for t in arrays
+            ]
+            # What is no number is looked for where it matters.
+            with np.errstate(all="ignore"):
+                return work(NumbaAlgebra(structure, *cut[:4]), *cut[4:])
+
+        if threads == 1:
+            found = [some(part) for part in parts]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                found = list(pool.map(some, parts))
+        return tuple(torch.from_numpy(np.concatenate(parts, -1)) for parts in zip(*found, strict=True))
+
+
+def lane_count(numbers: int, items: int) -> int:
+    """How many programs are stepped through together, given how many numbers each takes."""
+    share = -(-items // torch.get_num_threads())
+    return max(1, min(max(LANES, CACHE // (8 * max(numbers, 1))), 8 * LANES, share))
+
+
+def rounded(items: int) -> int:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24 …, or a multiple of 100 near by, as the sizes of batches are."""
+    power = 1 << max(items - 1, 0).bit_length()
+    size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
+    hundreds = -(-items // 100) * 100
+    return min(size, hundreds) if hundreds >= items else size
+
+
+def _iterate(parts: Any) -> Iterate:
+    """An iterate from its parts."""
+    x, z, s, tau, kappa = parts
+    return Iterate(x, z, s, tau[0], kappa[0])

@@ -1,0 +1,379 @@
+"""The loops of ``numba_algebra.py``, compiled.
+
+Arrays are ``(entries, lanes)``: a handful of programs of one structure are stepped through together, so that their data
+stay in the cache and the innermost loops, over the lanes, are vectorised. Kernels take bare arrays, which costs half a
+microsecond a call where tuples of arrays cost fifteen, and call few of each other, which keeps compiling short.
+
+Cones are given as ``zero`` (rows of the zero cone), ``linear`` (rows before the first second-order cone), and the first
+row and the dimension of every second-order cone. A scaling is given as ``ratio`` (H on the orthant), ``w`` and ``eta``
+(H = η²(2wwᵀ - J) on a second-order cone; ``eta`` holds η²).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+OPTIONS: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    # Not "fast": infinities and NaN are looked for.
+    "fastmath": {"contract", "reassoc", "arcp"},
+}
+
+
+@njit(**OPTIONS)
+def add_products(out: Floats, to: Ints, of: Ints, A: Floats, v: Floats, factor: float) -> None:
+    """out[to] += factor A v[of], entry by entry: A v, Aᵀv or P v."""
+    lanes = out.shape[1]
+    for e in range(to.size):
+        target, entry, other = out[to[e]], A[e], v[of[e]]
+        for k in range(lanes):
+            target[k] += factor * entry[k] * other[k]
+
+
+@njit(**OPTIONS)
+def dots(u: Floats, v: Floats, out: Floats) -> None:
+    """The inner product of every lane."""
+    out[:] = 0.0
+    for i in range(u.shape[0]):
+        for k in range(out.size):
+            out[k] += u[i, k] * v[i, k]
+
+
+@njit(**OPTIONS)
+def sizes(v: Floats, out: Floats) -> None:
+    """The largest absolute entry of every lane; NaN counts as infinite."""
+    out[:] = 0.0
+    for i in range(v.shape[0]):
+        for k in range(out.size):
+            value = abs(v[i, k])
+            value = value if value == value else np.inf
+            out[k] = max(out[k], value)
+
+
+@njit(**OPTIONS)
+def combine(a: Floats, u: Floats, b: Floats, v: Floats, out: Floats) -> None:
+    """a·u + b·v, lane by lane."""
+    for i in range(u.shape[0]):
+        for k in range(a.size):
+            out[i, k] = a[k] * u[i, k] + b[k] * v[i, k]
+
+
+@njit(**OPTIONS)
+def move(v: Floats, d: Floats, length: Floats) -> None:
+    """V += length·d in the lanes that have any way to go, whatever stands in the others."""
+    for i in range(v.shape[0]):
+        for k in range(length.size):
+            v[i, k] = v[i, k] + length[k] * d[i, k] if length[k] > 0 else v[i, k]
+
+
+@njit(**OPTIONS)
+def keep(target: Floats, source: Floats, chosen: Flags) -> None:
+    """Copy some lanes."""
+    for i in range(target.shape[0]):
+        for k in range(chosen.size):
+            target[i, k] = source[i, k] if chosen[k] else target[i, k]
+
+
+@njit(**OPTIONS)
+def _det(v: Floats, length: Floats, out: Floats) -> None:
+    """v₀² - ‖v₁‖² of one cone, as a product, which loses less."""
+    length[:] = 0.0
+    for i in range(1, v.shape[0]):
+        for k in range(out.size):
+            length[k] += v[i, k] * v[i, k]
+    for k in range(out.size):
+        root = np.sqrt(length[k])
+        out[k] = (v[0, k] - root) * (v[0, k] + root)
+
+
+@njit(**OPTIONS)
+def scale(
+    zero: int, linear: int, start: Ints, size: Ints, s: Floats, z: Floats, ratio: Floats, w: Floats, eta: Floats
+) -> None:
+    """The Nesterov-Todd point of (s, z): w = (s̄ + Jz̄)/√(2(1 + s̄ᵀz̄)), η⁴ = det s/det z."""
+    lanes = s.shape[1]
+    p, q, inner = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    for i in range(zero, linear):
+        for k in range(lanes):
+            ratio[i, k] = s[i, k] / z[i, k]
+    for c in range(start.size):
+        head, stop = start[c], start[c] + size[c]
+        _det(s[head:stop], inner, p)
+        _det(z[head:stop], inner, q)
+        inner[:] = 0.0
+        for i in range(head, stop):
+            for k in range(lanes):
+                inner[k] += s[i, k] * z[i, k]
+        for k in range(lanes):
+            a, b = np.sqrt(max(p[k], 1e-300)), np.sqrt(max(q[k], 1e-300))
+            gamma = 2.0 * np.sqrt(0.5 * (1.0 + inner[k] / (a * b)))
+            eta[c, k] = a / b
+            p[k], q[k] = 1.0 / (a * gamma), 1.0 / (b * gamma)
+            w[head, k] = s[head, k] * p[k] + z[head, k] * q[k]
+        for i in range(head + 1, stop):
+            for k in range(lanes):
+                w[i, k] = s[i, k] * p[k] - z[i, k] * q[k]
+
+
+@njit(**OPTIONS)
+def square(
+    zero: int, linear: int, start: Ints, size: Ints, ratio: Floats, w: Floats, eta: Floats, v: Floats, rest: Floats,
+    factor: float, out: Floats,
+) -> None:  # fmt: skip
+    """Factor (H v + rest) on the rows of proper cones; ``rest`` alone on those of the zero cone."""
+    lanes = v.shape[1]
+    total = np.empty(lanes)
+    for i in range(zero):
+        for k in range(lanes):
+            out[i, k] = factor * rest[i, k]
+    for i in range(zero, linear):
+        for k in range(lanes):
+            out[i, k] = factor * (v[i, k] * ratio[i, k] + rest[i, k])
+    for c in range(start.size):
+        head, stop = start[c], start[c] + size[c]
+        total[:] = 0.0
+        for i in range(head, stop):
+            for k in range(lanes):
+                total[k] += w[i, k] * v[i, k]
+        for k in range(lanes):
+            out[head, k] = factor * (eta[c, k] * (2.0 * total[k] * w[head, k] - v[head, k]) + rest[head, k])
+        for i in range(head + 1, stop):
+            for k in range(lanes):
+                out[i, k] = factor * (eta[c, k] * (2.0 * total[k] * w[i, k] + v[i, k]) + rest[i, k])
+
+
+@njit(**OPTIONS)
+def _apply(eta: Floats, w: Floats, v: Floats, out: Floats, inner: Floats, inverse: bool) -> None:
+    """W v or W⁻¹ v on one cone."""
+    sign = -1.0 if inverse else 1.0
+    inner[:] = 0.0
+    for i in range(1, v.shape[0]):
+        for k in range(inner.size):
+            inner[k] += w[i, k] * v[i, k]
+    for k in range(inner.size):
+        top = v[0, k]
+        out[0, k] = w[0, k] * top + sign * inner[k]
+        inner[k] = sign * top + inner[k] / (1.0 + w[0, k])
+    for i in range(1, v.shape[0]):
+        for k in range(inner.size):
+            out[i, k] = v[i, k] + inner[k] * w[i, k]
+    for k in range(inner.size):
+        inner[k] = 1.0 / np.sqrt(eta[k]) if inverse else np.sqrt(eta[k])
+    for i in range(v.shape[0]):
+        for k in range(inner.size):
+            out[i, k] *= inner[k]
+
+
+@njit(**OPTIONS)
+def correct(
+    zero: int, linear: int, start: Ints, size: Ints, ratio: Floats, w: Floats, eta: Floats, z: Floats, ds: Floats,
+    dz: Floats, target: Floats, first: Floats, second: Floats, out: Floats,
+) -> None:  # fmt: skip
+    """W applied to the u with λ∘u = λ∘λ + (W⁻¹ds)∘(W dz) - target·e; ``first`` and ``second`` are room."""
+    lanes = z.shape[1]
+    top, inner, det = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    out[:zero] = 0.0
+    for i in range(zero, linear):
+        for k in range(lanes):
+            # λ = Wz, and W times 1/λ is 1/z.
+            out[i, k] = ratio[i, k] * z[i, k] + (ds[i, k] * dz[i, k] - target[k]) / z[i, k]
+    for c in range(start.size):
+        head, stop = start[c], start[c] + size[c]
+        point, a, b = w[head:stop], first[head:stop], second[head:stop]
+        _apply(eta[c], point, ds[head:stop], a, inner, True)
+        _apply(eta[c], point, dz[head:stop], b, inner, False)
+        for k in range(lanes):
+            top[k] = a[0, k] * b[0, k] - target[k]
+        for i in range(1, size[c]):
+            for k in range(lanes):
+                top[k] += a[i, k] * b[i, k]
+                a[i, k] = a[0, k] * b[i, k] + b[0, k] * a[i, k]
+        # λ∘λ divided by λ is λ itself, so only the rest is divided.
+        _apply(eta[c], point, z[head:stop], b, inner, False)
+        _det(b, inner, det)
+        inner[:] = 0.0
+        for i in range(1, size[c]):
+            for k in range(lanes):
+                inner[k] += b[i, k] * a[i, k]
+        for k in range(lanes):
+            top[k] = (b[0, k] * top[k] - inner[k]) / det[k]
+            a[0, k] = b[0, k] + top[k]
+        for i in range(1, size[c]):
+            for k in range(lanes):
+                a[i, k] = b[i, k] + (a[i, k] - top[k] * b[i, k]) / b[0, k]
+        _apply(eta[c], point, a, out[head:stop], inner, False)
+
+
+@njit(**OPTIONS)
+def reach(zero: int, linear: int, start: Ints, size: Ints, v: Floats, d: Floats, out: Floats) -> None:
+    """The largest t with v + t·d in the cones."""
+    lanes = out.size
+    a, det, inner = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    out[:] = np.inf
+    for i in range(zero, linear):
+        for k in range(lanes):
+            bound = -v[i, k] / d[i, k] if d[i, k] < 0 else np.inf
+            out[k] = min(out[k], bound)
+    for c in range(start.size):
+        head, stop = start[c], start[c] + size[c]
+        # Roots of det(v + t d) = a t² + 2 b t + det.
+        _det(d[head:stop], inner, a)
+        _det(v[head:stop], inner, det)
+        inner[:] = 0.0
+        for i in range(head + 1, stop):
+            for k in range(lanes):
+                inner[k] += v[i, k] * d[i, k]
+        for k in range(lanes):
+            b, rest = v[head, k] * d[head, k] - inner[k], max(det[k], 0.0)
+            inside = b * b - a[k] * rest
+            if a[k] < 0 or (b < 0 and inside >= 0):
+                # The smallest positive root, in the form that does not cancel.
+                out[k] = min(out[k], rest / max(np.sqrt(max(inside, 0.0)) - b, 1e-300))
+            if d[head, k] < 0:
+                out[k] = min(out[k], -v[head, k] / d[head, k])
+
+
+@njit(**OPTIONS)
+def margin(zero: int, linear: int, start: Ints, size: Ints, v: Floats, out: Floats) -> None:
+    """The smallest eigenvalue over all cones: positive inside."""
+    out[:] = np.inf
+    for i in range(zero, linear):
+        for k in range(out.size):
+            out[k] = min(out[k], v[i, k])
+    for c in range(start.size):
+        for k in range(out.size):
+            length = 0.0
+            for i in range(start[c] + 1, start[c] + size[c]):
+                length += v[i, k] * v[i, k]
+            out[k] = min(out[k], v[start[c], k] - np.sqrt(length))
+
+
+@njit(**OPTIONS)
+def assemble(
+    zero: int, linear: int, start: Ints, size: Ints, ratio: Floats, w: Floats, eta: Floats, A: Floats, P: Floats,
+    nodes: int, A_at: Ints, P_at: Ints, diagonal: Ints, blocks: Ints, extra: Ints, edge: Ints, soft: Floats,
+    shift: float, F: Floats,
+) -> None:  # fmt: skip
+    """[P, Aᵀ; A, -H] in the layout of ``elimination.py``; pivots are moved away from zero a little."""
+    lanes = A.shape[1]
+    F[:] = 0.0
+    for j in range(nodes):
+        F[j] = shift * soft[j]
+    for e in range(A_at.size):
+        target, entry = F[A_at[e]], A[e]
+        for k in range(lanes):
+            target[k] += entry[k]
+    for e in range(P_at.size):
+        if P_at[e] >= 0:
+            target, entry = F[P_at[e]], P[e]
+            for k in range(lanes):
+                target[k] += entry[k]
+    for i in range(zero, linear):
+        target, entry = F[diagonal[i - zero]], ratio[i]
+        for k in range(lanes):
+            target[k] -= entry[k]
+    at = 0
+    for c in range(start.size):
+        head = start[c]
+        if extra[c] < 0:
+            for i in range(size[c]):
+                for j in range(i + 1):
+                    J = 0.0 if i != j else (1.0 if i == 0 else -1.0)
+                    target = F[blocks[at]]
+                    at += 1
+                    for k in range(lanes):
+                        target[k] -= eta[c, k] * (2.0 * w[head + i, k] * w[head + j, k] - J)
+            continue
+        # H = η²(D + uuᵀ - vvᵀ) with D = diag(d, 1, …, 1), u = (u₀, u₁w₁), v = (0, v₁w₁), which needs u₁² = 2 + v₁²,
+        # u₀ = 2w₀/u₁ and d = (v₁²(2w₀² - 1) - 2)/u₁². Both D - vvᵀ and d are positive where v₁² = 1/(w₀² - ¾).
+        lower, upper = extra[c], extra[c] + size[c] + 1
+        for k in range(lanes):
+            v1 = 1.0 / (w[head, k] * w[head, k] - 0.75)
+            u1, root = 2.0 + v1, np.sqrt(eta[c, k])
+            F[edge[lower], k] = -1.0
+            F[edge[upper], k] = 1.0
+            F[diagonal[head - zero], k] -= eta[c, k] * 0.5 * v1 / u1
+            F[edge[upper + 1], k] = root * 2.0 * w[head, k] / np.sqrt(u1)
+            for i in range(1, size[c]):
+                F[diagonal[head + i - zero], k] -= eta[c, k]
+                F[edge[lower + 1 + i], k] = root * np.sqrt(v1) * w[head + i, k]
+                F[edge[upper + 1 + i], k] = root * np.sqrt(u1) * w[head + i, k]
+
+
+@njit(**OPTIONS)
+def factor(
+    nodes: int, start: Ints, below: Ints, row_start: Ints, row_entry: Ints, row_column: Ints, sign: Floats,
+    least: float, F: Floats, work: Floats,
+) -> None:  # fmt: skip
+    """K = LDLᵀ in place, column by column; pivots of the wrong sign, which rounding makes, become small ones."""
+    lanes, own = F.shape[1], work[nodes]
+    for j in range(nodes):
+        for p in range(start[j], start[j + 1]):
+            target, under = work[below[p]], F[nodes + p]
+            for k in range(lanes):
+                target[k] = under[k]
+        pivot = F[j]
+        for r in range(row_start[j], row_start[j + 1]):
+            p, c = row_entry[r], row_column[r]
+            entry, other = F[nodes + p], F[c]
+            for k in range(lanes):
+                own[k] = entry[k] * other[k]
+                pivot[k] -= entry[k] * own[k]
+            for e in range(p + 1, start[c + 1]):
+                target, under = work[below[e]], F[nodes + e]
+                for k in range(lanes):
+                    target[k] -= under[k] * own[k]
+        for k in range(lanes):
+            if not pivot[k] * sign[j] > least:
+                pivot[k] = least * sign[j]
+        for p in range(start[j], start[j + 1]):
+            target, under = F[nodes + p], work[below[p]]
+            for k in range(lanes):
+                target[k] = under[k] / pivot[k]
+
+
+@njit(**OPTIONS)
+def substitute(
+    nodes: int, start: Ints, below: Ints, position: Ints, F: Floats, rx: Floats, rz: Floats, y: Floats, x: Floats,
+    z: Floats,
+) -> None:  # fmt: skip
+    """Solve LDLᵀ(x, z, ·) = (rx, rz, 0); ``y`` is room, and holds one more row than there are nodes."""
+    n, m, lanes = rx.shape[0], rz.shape[0], y.shape[1]
+    y[:] = 0.0
+    for i in range(n + m):
+        row, source = y[position[i]], rx[i] if i < n else rz[i - n]
+        for k in range(lanes):
+            row[k] = source[k]
+    own = y[nodes]
+    for j in range(nodes):
+        row = y[j]
+        for k in range(lanes):
+            own[k] = row[k]
+        for p in range(start[j], start[j + 1]):
+            target, entry = y[below[p]], F[nodes + p]
+            for k in range(lanes):
+                target[k] -= entry[k] * own[k]
+    for j in range(nodes - 1, -1, -1):
+        row, pivot = y[j], F[j]
+        for k in range(lanes):
+            own[k] = row[k] / pivot[k]
+        for p in range(start[j], start[j + 1]):
+            other, entry = y[below[p]], F[nodes + p]
+            for k in range(lanes):
+                own[k] -= entry[k] * other[k]
+        for k in range(lanes):
+            row[k] = own[k]
+    for i in range(n + m):
+        row, target = y[position[i]], x[i] if i < n else z[i - n]
+        for k in range(lanes):
+            target[k] = row[k]

@@ -1,0 +1,400 @@
+"""A primal-dual interior-point method on the homogeneous embedding: the loop, once, over any algebra.
+
+The embedding of Goulart and Chen (Clarabel, 2024) for  min ½xᵀPx + qᵀx, Ax + s = b, s ∈ K  looks for
+
+    Px + Aᵀz + qτ = 0,   Ax + s = bτ,   κ + xᵀPx/τ + qᵀx + bᵀz = 0,   s ∈ K, z ∈ K*, τ, κ ≥ 0, sᵀz = 0, τκ = 0.
+
+τ > 0 at the end gives a solution (x, z, s)/τ, κ > 0 a certificate that there is none. All items step together; an item
+that has finished stands still, and never feels those beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol, final
+
+from drolayers.status import Status
+
+Array = Any
+"""A numpy array or a tensor, ``(entries, batch)`` or ``(batch,)``: what is written here with operators, both have."""
+
+CHECK_EVERY = 2
+"""Steps between two looks at which items have finished; on a GPU each look makes the host wait."""
+
+FIRST_CHECK = 6
+"""Steps before the first look, since hardly a program finishes sooner."""
+
+ROUGH_STEPS = 4
+"""Steps whose systems need no refinement; with six, one curved program in a hundred does not recover."""
+
+PATIENCE = 4
+"""Steps without progress after which an item that is close is left where it was best."""
+
+CLOSE = 1e-6
+"""What counts as close."""
+
+SPOILT = 10.0
+"""How much worse than the best an iterate may be to be remembered for the path."""
+
+CENTRING = 6
+"""Newton steps towards a point of the central path."""
+
+OPTIMAL, FAILED = int(Status.OPTIMAL), int(Status.FAILED)
+INFEASIBLE, NO_MINIMUM = int(Status.INFEASIBLE), int(Status.NO_MINIMUM)
+
+
+class Algebra(Protocol):
+    """A batch of programs, scaled, and what a step asks of its numbers; vectors are ``(entries, batch)``.
+
+    ``xp`` is numpy or torch, ``unit`` the identity e of the cones, ``degree`` its inner product with itself, ``zero``
+    the number of rows of the zero cone, which stand first.
+    """
+
+    xp: Any
+    q: Array
+    b: Array
+    unit: Array
+    degree: int
+    zero: int
+    quadratic: bool
+
+    def rows(self, x: Array) -> Array:
+        """A x."""
+
+    def columns(self, z: Array) -> Array:
+        """Aᵀz."""
+
+    def form(self, x: Array) -> Array:
+        """P x."""
+
+    def dots(self, u: Array, v: Array) -> Array:
+        """Inner products, ``(batch,)``."""
+
+    def sizes(self, v: Array) -> Array:
+        """Largest absolute entries, ``(batch,)``; infinite where one is no number."""
+
+    def combine(self, a: Array, u: Array, b: Array, v: Array) -> Array:
+        """a·u + b·v, where a and b are one number an item."""
+
+    def move(self, v: Array, d: Array, length: Array) -> None:
+        """V += length·d, in place, for the items whose length is positive."""
+
+    def keep(self, target: Array, source: Array, chosen: Array) -> None:
+        """Copy some items, in place."""
+
+    def margin(self, v: Array) -> Array:
+        """The smallest eigenvalue over all cones, ``(batch,)``: positive inside."""
+
+    def reach(self, v: Array, d: Array) -> Array:
+        """The largest t with v + t·d in the cones, ``(batch,)``."""
+
+    def scale(self, s: Array, z: Array) -> Any:
+        """The Nesterov-Todd scaling W with Wz = W⁻¹s = λ; H = W²."""
+
+    def factor(self, scaling: Any) -> Any:
+        """The system [P, Aᵀ; A, -H], factored; the next one may take its place."""
+
+    def solve(self, system: Any, rx: Array, rz: Array, refine: int) -> tuple[Array, Array]:
+        """The x and z with Px + Aᵀz = rx and Ax - Hz = rz, refined so often."""
+
+    def slack(self, scaling: Any, dz: Array, offset: Array) -> Array:
+        """-(H dz + offset); zero on the rows of the zero cone."""
+
+    def correct(self, scaling: Any, z: Array, ds: Array, dz: Array, target: Array) -> Array:
+        """W u with λ∘u = λ∘λ + (W⁻¹ds)∘(W dz) - target·e; zero on the rows of the zero cone."""
+
+
+@dataclass(eq=False)
+class Iterate:
+    """A point of the embedding."""
+
+    x: Array
+    z: Array
+    s: Array
+    tau: Array
+    kappa: Array
+
+    @property
+    def parts(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Vectors, then τ and κ as vectors of one entry."""
+        return self.x, self.z, self.s, self.tau[None], self.kappa[None]
+
+    def copy(self) -> Iterate:
+        """The same numbers elsewhere."""
+        return Iterate(*(getattr(self, f.name) + 0.0 for f in fields(self)))
+
+    def pick(self, items: Any) -> Iterate:
+        """Some items."""
+        return Iterate(*(getattr(self, f.name)[..., items] for f in fields(self)))
+
+
+class Products(NamedTuple):
+    """P x, Aᵀz and A x + s at an iterate."""
+
+    Px: Array
+    Az: Array
+    Ax_s: Array
+
+
+@dataclass(eq=False)
+class Progress:
+    """Where a batch is: its current points, the best ones, and what became of each item.
+
+    ``passed`` holds the last points above a level of the barrier, where they are asked for: from there the central path
+    is met at that level.
+    """
+
+    current: Iterate
+    best: Iterate
+    passed: Iterate | None
+    score: Array
+    idle: Array
+    verdict: Array
+    steps: Array
+
+    @property
+    def running(self) -> Array:
+        """Which items go on."""
+        return self.verdict == FAILED
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is asked of a solve.
+
+    Args:
+        tolerance: for feasibility and gap.
+        max_iter: steps at most.
+        level: of the barrier, above which iterates are remembered; None remembers none.
+        stop: whether an item has finished once it is below that level.
+    """
+
+    tolerance: float = 1e-9
+    max_iter: int = 60
+    level: float | None = None
+    stop: bool = False
+
+
+class Steps(Protocol):
+    """A batch under way: done directly, or recorded and replayed."""
+
+    def begin(self) -> Progress:
+        """The start; what follows changes it in place."""
+
+    def look(self) -> None:
+        """Judge the current iterates."""
+
+    def step(self, refine: int) -> None:
+        """Take a step."""
+
+
+@final
+class DirectSteps:
+    """The functions of this file, one after another."""
+
+    def __init__(self, on: Algebra, goal: Goal) -> None:
+        self.on, self.goal = on, goal
+
+    def begin(self) -> Progress:
+        """The start."""
+        self._state = begin(self.on, self.goal)
+        return self._state
+
+    def look(self) -> None:
+        """Judge the current iterates."""
+        self._products = look(self.on, self._state, self.goal)
+
+    def step(self, refine: int) -> None:
+        """Take a step."""
+        step(self.on, self._state, self._products, refine)
+
+
+def solve(steps: Steps, max_iter: int) -> Progress:
+    """Solve a batch of programs: the loop."""
+    state = steps.begin()
+    for k in range(max_iter + 1):
+        steps.look()
+        if k == max_iter or (k >= FIRST_CHECK and k % CHECK_EVERY == 0 and not bool(state.running.any())):
+            break
+        steps.step(refine=int(k >= ROUGH_STEPS))
+    return state
+
+
+def begin(on: Algebra, goal: Goal) -> Progress:
+    """Least-squares points, shifted into the cones."""
+    xp, one = on.xp, _ones(on)
+    unit = on.unit + 0.0 * on.b
+    system = on.factor(on.scale(unit, unit))
+    if on.quadratic:
+        x, z = on.solve(system, -on.q, on.b, 1)
+        s = -z
+    else:
+        x, s = on.solve(system, 0.0 * on.q, on.b, 1)
+        s = -s
+        _, z = on.solve(system, -on.q, 0.0 * on.b, 1)
+
+    def inside(v: Array) -> Array:
+        margin = on.margin(v)
+        shift = xp.where(margin < 1e-8, 1.0 - margin, 0.0 * one)
+        return v + xp.where(xp.isfinite(shift), shift, 0.0 * one) * on.unit
+
+    s = inside(s)
+    s[: on.zero] = 0.0
+    current = Iterate(x, inside(z), s, one, one + 0.0)
+    nothing = xp.zeros_like(one, dtype=xp.int64)
+    passed = None if goal.level is None else current.copy()
+    return Progress(current, current.copy(), passed, one + xp.inf, nothing, nothing + FAILED, nothing + 0)
+
+
+def look(on: Algebra, state: Progress, goal: Goal) -> Products:
+    """Judge the current iterates, in place: who has arrived, and which points are kept."""
+    xp, at = on.xp, state.current
+    products = Products(on.form(at.x), on.columns(at.z), on.rows(at.x) + at.s)
+    score, found = judge(on, at, products, goal.tolerance)
+    if state.passed is not None and goal.level is not None:
+        above = gap(on, at) >= goal.level * at.tau * at.tau
+        # Not where arithmetic broke down after the best point was met.
+        _keep(on, state.passed, at, above & (score <= SPOILT * state.score))
+        if goal.stop:
+            found = xp.where(above | (found != FAILED), found, 0 * found + OPTIMAL)
+    better = score < 0.9 * state.score
+    certified = (found == INFEASIBLE) | (found == NO_MINIMUM)
+    _keep(on, state.best, at, state.running & (better | certified))
+    state.idle[...] = xp.where(better, 0 * state.idle, state.idle + 1)
+    state.score[...] = xp.where(better, score, state.score)
+    # Close to the goal and no longer getting closer: arithmetic has no more to give.
+    stalled = (state.idle >= PATIENCE) & (state.score <= CLOSE)
+    found = xp.where((found == FAILED) & stalled, 0 * found + OPTIMAL, found)
+    state.verdict[...] = xp.where(state.running, found, state.verdict)
+    return products
+
+
+def step(on: Algebra, state: Progress, products: Products, refine: int) -> None:
+    """One predictor-corrector step, in place, whose systems are refined so often.
+
+    Items that have finished, or whose step is no number, stay where they are.
+    """
+    xp, at = on.xp, state.current
+    scaling = on.scale(at.s, at.z)
+    system = on.factor(scaling)
+    rx = -(products.Px + products.Az + on.q * at.tau)
+    rz = products.Ax_s - on.b * at.tau
+    rt = on.dots(on.q, at.x) + on.dots(on.b, at.z) + at.kappa + on.dots(at.x, products.Px) / at.tau
+    constant = on.solve(system, -on.q, on.b, refine)
+    mu = gap(on, at)
+    # The predictor only tells how far one can go: it needs no refinement.
+    affine = _direction(on, at, scaling, system, constant, (rx, rz, rt), at.s, at.kappa * at.tau, 0)
+    sigma = (1.0 - _reach(on, at, affine)) ** 3
+    # Mehrotra: the second-order term of the complementarity, and a target on the central path.
+    offset = on.correct(scaling, at.z, affine.s, affine.z, sigma * mu)
+    rest = ((1.0 - sigma) * rx, (1.0 - sigma) * rz, (1.0 - sigma) * rt)
+    d_kappa = at.kappa * at.tau + affine.kappa * affine.tau - sigma * mu
+    ahead = _direction(on, at, scaling, system, constant, rest, offset, d_kappa, refine)
+    length = 0.99 * _reach(on, at, ahead)
+    size = on.sizes(ahead.x) + on.sizes(ahead.z) + on.sizes(ahead.s) + ahead.tau + ahead.kappa
+    length = xp.where(xp.isfinite(size) & state.running, length, 0.0 * length)
+    state.steps += state.running
+    for value, direction in zip(at.parts, ahead.parts, strict=True):
+        on.move(value, direction, length)
+
+
+def judge(on: Algebra, at: Iterate, products: Products, tolerance: float) -> tuple[Array, Array]:
+    """How far each item is from optimality, and which have arrived where; FAILED means not yet."""
+    xp, tau, (Px, Az, Ax_s) = on.xp, at.tau, products
+    xPx, qx, bz = on.dots(at.x, Px), on.dots(on.q, at.x), on.dots(on.b, at.z)
+    Az_size, ray = on.sizes(Az), on.sizes(Ax_s)
+    primal = on.sizes(Ax_s - on.b * tau) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
+    dual = on.sizes(Px + Az + on.q * tau) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
+    a, b, c = xPx / (tau * tau), qx / tau, bz / tau
+    gap = abs(a + b + c) / (1.0 + xp.minimum(abs(0.5 * a + b), abs(0.5 * a + c)))
+    score = xp.maximum(xp.maximum(primal, dual), gap)
+    score = xp.where(xp.isfinite(score), score, 0.0 * tau + xp.inf)
+    infeasible = (bz < 0) & (Az_size <= -tolerance * bz)
+    unbounded = (qx < 0) & (xp.maximum(on.sizes(Px), ray) <= -tolerance * qx)
+    verdict = xp.full_like(score, FAILED, dtype=xp.int64)
+    verdict = xp.where(unbounded, 0 * verdict + NO_MINIMUM, verdict)
+    verdict = xp.where(infeasible, 0 * verdict + INFEASIBLE, verdict)
+    return score, xp.where(score <= tolerance, 0 * verdict + OPTIMAL, verdict)
+
+
+def gap(on: Algebra, at: Iterate) -> Array:
+    """μ of the embedding."""
+    return (on.dots(at.s, at.z) + at.tau * at.kappa) / (on.degree + 1)
+
+
+def _direction(
+    on: Algebra,
+    at: Iterate,
+    scaling: Any,
+    system: Any,
+    constant: tuple[Array, Array],
+    residuals: tuple[Array, Array, Array],
+    offset: Array,
+    d_kappa: Array,
+    refine: int,
+) -> Iterate:
+    """The step for given residuals; ``offset`` is W applied to the solution of λ∘u = d_s."""
+    rx, rz, rt = residuals
+    x1, z1 = on.solve(system, rx, offset - rz, refine)
+    x2, z2 = constant
+    numerator = rt - d_kappa / at.tau + on.dots(on.q, x1) + on.dots(on.b, z1)
+    denominator = at.kappa / at.tau - on.dots(on.q, x2) - on.dots(on.b, z2)
+    if on.quadratic:
+        xi = at.x / at.tau
+        away = x2 - xi
+        numerator = numerator + 2.0 * on.dots(xi, on.form(x1))
+        denominator = denominator + on.dots(away, on.form(away)) - on.dots(x2, on.form(x2))
+    tau = numerator / denominator
+    one = _ones(on)
+    z = on.combine(one, z1, tau, z2)
+    return Iterate(
+        on.combine(one, x1, tau, x2), z, on.slack(scaling, z, offset), tau, -(d_kappa + at.kappa * tau) / at.tau
+    )
+
+
+def _reach(on: Algebra, at: Iterate, direction: Iterate) -> Array:
+    """The largest step up to one that stays in the cones."""
+    xp, length = on.xp, _ones(on)
+    for reach in (on.reach(at.s, direction.s), on.reach(at.z, direction.z)):
+        length = xp.minimum(length, reach)
+    for value, move in ((at.tau, direction.tau), (at.kappa, direction.kappa)):
+        length = xp.minimum(length, xp.where(move < 0, -value / move, length))
+    return length
+
+
+def _keep(on: Algebra, target: Iterate, source: Iterate, chosen: Array) -> None:
+    """Copy some items, in place."""
+    for old, new in zip(target.parts, source.parts, strict=True):
+        on.keep(old, new, chosen)
+
+
+def _ones(on: Algebra) -> Array:
+    """One an item."""
+    return on.xp.ones_like(on.q[0])
+
+
+def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> tuple[Array, Array, Array, Array]:
+    """The point x, z, s of the central path with s∘z = level·e, from one above it, and by how much it is missed.
+
+    The path is where the implicit function theorem holds without case distinctions: its derivative at a level is the
+    smoothed one. Newton's method, which converges quadratically once the steps are whole ones.
+    """
+    xp, degree = on.xp, max(on.degree, 1)
+    x, z, s, nothing = x + 0.0, z + 0.0, s + 0.0, 0.0 * s
+    for _ in range(CENTRING):
+        scaling = on.scale(s, z)
+        system = on.factor(scaling)
+        target = xp.maximum(0.1 * on.dots(s, z) / degree, level + 0.0 * _ones(on))
+        offset = on.correct(scaling, z, nothing, nothing, target)
+        rx = -(on.form(x) + on.columns(z) + on.q)
+        rz = on.rows(x) + s - on.b
+        dx, dz = on.solve(system, rx, offset - rz, 1)
+        ds = on.slack(scaling, dz, offset)
+        length = xp.minimum(0.99 * xp.minimum(on.reach(s, ds), on.reach(z, dz)), _ones(on))
+        length = xp.where(xp.isfinite(on.sizes(dx) + on.sizes(dz) + on.sizes(ds)), length, 0.0 * length)
+        for value, direction in ((x, dx), (z, dz), (s, ds)):
+            on.move(value, direction, length)
+    primal, dual = on.sizes(on.rows(x) + s - on.b), on.sizes(on.form(x) + on.columns(z) + on.q)
+    # Without a proper cone there is no path, only its one point.
+    missed = abs(on.dots(s, z) / degree - level) / level * min(on.degree, 1)
+    return x, z, s, xp.maximum(xp.maximum(primal, dual), missed)
