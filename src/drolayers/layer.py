@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import cvxpy as cp
@@ -62,6 +62,7 @@ class Decision:
     probabilities: Float[Tensor, "batch candidate"]
     effective_sample_size: Float[Tensor, "batch"]
     oracle: Candidates | None = None
+    _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = field(default=None, repr=False)
 
     @property
     def ok(self) -> Bool[Tensor, "batch"]:
@@ -72,6 +73,13 @@ class Decision:
     def statuses(self) -> list[Status]:
         """The statuses as an enumeration."""
         return [Status(s) for s in self.status.tolist()]
+
+    @property
+    def derivative(self) -> Int[Tensor, "batch candidate"]:
+        """Which derivative each candidate got, as ``dro.Derivative`` codes; UNASKED before the backward pass."""
+        if self._derivative is None:
+            return torch.zeros(self.probabilities.shape, dtype=torch.int64, device=self.probabilities.device)
+        return self._derivative()
 
     def expected(self, loss: Callable[[dict[cp.Variable, Tensor]], Tensor]) -> Float[Tensor, "batch"]:
         """The surrogate loss Σ_k p_k l(x_k), differentiable in θ; zero, without gradient, where not ``ok``.
@@ -207,6 +215,7 @@ class DROLayer(nn.Module):
             solution.objective,
             solution.status,
             dtype,
+            derivative=lambda: solution.derivative[:, None],
         )
 
     def _mixed_integer(self, theta: Theta, nominal: Nominal | None) -> Decision:
@@ -228,7 +237,15 @@ class DROLayer(nn.Module):
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)
         probabilities = energy_probabilities(objective, log_prob, slots.valid, temperature)
         return self._decision(
-            slots.primal, slots.objective, probabilities, slots.best, slots.value, status, flat.dtype, found
+            slots.primal,
+            slots.objective,
+            probabilities,
+            slots.best,
+            slots.value,
+            status,
+            flat.dtype,
+            found,
+            slots.derivative,
         )
 
     def _every_point(self) -> Float[Tensor, "point integer"] | None:
@@ -268,6 +285,7 @@ class DROLayer(nn.Module):
         status: Int[Tensor, "batch"],
         dtype: torch.dtype,
         oracle: Candidates | None = None,
+        derivative: Callable[[], Tensor] | None = None,
     ) -> Decision:
         """Split by variable, mask, and return in the caller's type."""
         problem = self.problem
@@ -286,6 +304,7 @@ class DROLayer(nn.Module):
             probabilities,
             effective_sample_size(probabilities),
             oracle,
+            derivative,
         )
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_bad_items_in_the_middle_of_a_batch(engine: str, name: str) -> None:
         torch.testing.assert_close(after[GOOD], before[GOOD], rtol=1e-9, atol=1e-9)
         assert bool(after[list(BAD)].isnan().all())
     for before, after in zip(clean[1:], mixed[1:], strict=True):
-        assert float(before[GOOD].norm(dim=1).min()) > 1e-2
+        assert float(before[GOOD].norm(dim=1).max()) > 1e-3  # there is something to compare
         torch.testing.assert_close(after[GOOD], before[GOOD], rtol=1e-7, atol=1e-7)
         assert float(after[list(BAD)].abs().max()) == 0.0
 

@@ -1,8 +1,8 @@
 """The engine contract: solve a batch of cone programs, tell what became of each, and differentiate.
 
-An :class:`Engine` composes a :class:`Solver` (how to solve) with a gradient rule (how to differentiate); neither knows of
-the other. Everything that must be the same for all of them stands once, here or in ``verdict.py`` (classification by our
-own residuals, the second route for unfinished items): scaling, masking, and the two theorems,
+An :class:`Engine` composes a :class:`Solver` (how to solve) with a gradient rule (how to differentiate); neither knows
+of the other. Everything that must be the same for all of them stands once, here or in ``verdict.py`` (classification by
+our own residuals, the second route for unfinished items): scaling, masking, and the two theorems,
 
 * implicit function theorem for ``x``: ``adjoints/theorem.py``;
 * envelope theorem for the objective: its derivative is that of the Lagrangian at the fixed primal-dual point.

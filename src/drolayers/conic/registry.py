@@ -25,6 +25,9 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 """Solvers by the name of their engine; "torch" is what "batched" runs on a GPU, wherever the data are."""
 
+RESCUE = 1e-11
+"""Tolerance of the second route: an objective may be a thousand times smaller than the data that it is judged by."""
+
 
 def make_engine(
     engine: str | Solver | Engine = "auto",
@@ -47,4 +50,4 @@ def make_engine(
         if engine not in SOLVERS:
             raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(SOLVERS)}.")
         engine = SOLVERS[engine]()
-    return Engine(engine, Clarabel(), gradient, on_failure)
+    return Engine(engine, Clarabel(RESCUE), gradient, on_failure)

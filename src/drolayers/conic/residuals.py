@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
+
+Array = Any
+
+CANCELLED = 1e-3
+"""Share of its terms' size below which an objective is measured by them."""
+
+NOTHING = 1e-6
+"""What an objective is compared with where its terms vanish, in the engine's units, where data are about one."""
 
 
 def products(
@@ -22,6 +32,17 @@ def products(
         P_rows, P_cols = row_index(program.P_indptr).to(device), program.P_indices.to(device)
         Px = Px.index_add(1, P_rows, values.P * x[:, P_cols])
     return Px, Ax, Az
+
+
+def value_error(xPx: Array, qx: Array, bz: Array, slip: Array, mass: Array) -> Array:
+    """How far an objective may be from the optimal one, relative to its own size.
+
+    Feasible primal and dual points enclose the optimum, and what they lack in feasibility moves it by zᵀr and xᵀr at
+    first order (``slip``). An objective that all but cancels is measured by the size of its terms (``mass``). Numpy
+    arrays and tensors alike.
+    """
+    primal, dual = abs(0.5 * xPx + qx), abs(0.5 * xPx + bz)
+    return (abs(xPx + qx + bz) + slip) / (0.5 * (primal + dual) + CANCELLED * mass + NOTHING)
 
 
 def row_index(indptr: Tensor) -> Tensor:
@@ -44,7 +65,9 @@ def optimality(
     xPx, qx, bz = (Px * x).sum(1), (values.q * x).sum(1), (values.b * z).sum(1)
     primal = _norm(Ax + s - values.b) / (1.0 + torch.maximum(_norm(values.b), _norm(s)))
     dual = _norm(Px + values.q + Az) / (1.0 + torch.maximum(_norm(values.q), _norm(Az)))
-    gap = (xPx + qx + bz).abs() / (1.0 + (0.5 * xPx + qx).abs())
+    slip = ((Ax + s - values.b) * z).sum(1).abs() + ((Px + values.q + Az) * x).sum(1).abs()
+    mass = (values.q * x).abs().sum(1) + (values.b * z).abs().sum(1)
+    gap = value_error(xPx, qx, bz, slip, mass)
     outside_primal = outside(program, s) / (1.0 + _norm(s))
     outside_dual = outside(program, z, dual=True) / (1.0 + _norm(z))
     worst = torch.stack([primal, dual, gap, outside_primal, outside_dual]).amax(0)

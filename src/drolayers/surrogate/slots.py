@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,8 @@ from drolayers.surrogate.proposal import Draws
 class Slots:
     """The points of the surrogate, solved: one slot a point, finite placeholders where a slot holds none.
 
-    ``best`` and ``value`` are the optimum, ``outcome`` what became of the item.
+    ``best`` and ``value`` are the optimum, ``outcome`` what became of the item; ``derivative`` tells, after the backward
+    pass, which derivative each slot got.
     """
 
     primal: Float[Tensor, "batch slot column"]
@@ -28,6 +30,7 @@ class Slots:
     best: Float[Tensor, "batch column"]
     value: Float[Tensor, "batch"]
     outcome: Int[Tensor, "batch"]
+    derivative: Callable[[], Int[Tensor, "batch slot"]]
 
     @classmethod
     def all(cls, program: ConeProgram, values: Values, points: Float[Tensor, "slot integer"], engine: Engine) -> Slots:
@@ -47,7 +50,8 @@ class Slots:
         solved = torch.where(failed, int(Status.INACCURATE), int(Status.OPTIMAL))
         outcome = torch.where(valid.any(1), solved, grave)
         outcome[(status == int(Status.NO_MINIMUM)).any(1)] = int(Status.NO_MINIMUM)
-        return cls(primal, objective, valid, primal[rows, first], objective[rows, first], outcome)
+        best, value = primal[rows, first], objective[rows, first]
+        return cls(primal, objective, valid, best, value, outcome, lambda: solution.derivative.reshape(batch, slots))
 
     @classmethod
     def around(cls, program: ConeProgram, values: Values, found: Candidates, draws: Draws, engine: Engine) -> Slots:
@@ -84,7 +88,13 @@ class Slots:
             ok = torch.zeros(1, dtype=torch.bool, device=item.device)
         top = best[:, 0]
         outcome = torch.where(found.ok & ~(ok[top] & known[:, 0]), int(Status.FAILED), found.status)
-        return cls(primal[lines], objective[lines], ok[lines] & wanted, primal[top], objective[top], outcome)
+
+        def derivative() -> Tensor:
+            codes = torch.cat([adopted.derivative, solved.derivative])
+            return codes[lines] if codes.numel() else lines
+
+        valid = ok[lines] & wanted
+        return cls(primal[lines], objective[lines], valid, primal[top], objective[top], outcome, derivative)
 
 
 def _usable(program: ConeProgram, solution: Solution, points: Tensor) -> tuple[Tensor, Tensor]:

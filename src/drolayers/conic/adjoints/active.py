@@ -1,10 +1,11 @@
 """Exact derivatives in the batch: the active face is identified, polished to machine precision, and differentiated.
 
-At the end of the central path s and z are known to about the root of the tolerance, and where both are small a point of
-the path is no proof of anything. So the end itself is met: Newton's method on the optimality conditions with the face of
-``face.py``, whose system is all but that of an interior-point step and is factored by the same algebra; iterative
-refinement takes the difference back. An item whose face is confirmed by the polished point, with room to spare, and
-whose adjoint equations are solved to the last digits, is verified. One whose face changed is tried once more from there.
+At the end of the central path s and z are known to about the root of the tolerance, and where both are small a point
+of the path is no proof of anything. So the end itself is met: Newton's method on the optimality conditions with the
+face of ``face.py``, whose system is all but that of an interior-point step and is factored by the same algebra;
+iterative refinement takes the difference back. An item whose face is confirmed by the polished point, with room to
+spare, and whose adjoint equations are solved to the last digits, is verified. One whose face changed is tried once more
+from there.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Active:
             moved, after, *parts, code = part.each(work, *given, name="active")
             scale = (part.data.D, part.data.E, part.data.D, part.data.E)
             back = [(t * by).T[: len(items)] for t, by in zip(parts, scale, strict=True)]
-            pulled = pulled.put(items, Pulled(*back, code[0].long()[: len(items)]))
+            pulled = pulled.put(items, Pulled(back[0], back[1], back[2], back[3], code[0].long()[: len(items)]))
             x[:, items], v[:, items] = moved[:, : len(items)], after[:, : len(items)]
             items = items[code[0][: len(items)] == int(Derivative.UNASKED)]
             if not items.numel():

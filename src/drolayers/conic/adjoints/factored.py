@@ -5,8 +5,8 @@ derivative of the projection onto the dual cone and D = U diag(d) Uᵀ,
 
     [P, AᵀU; UᵀA, -H] (g, k) = (dx, 0),   h = U k,   H = 1/d - 1.
 
-The matrix is singular where multipliers or decisions are not unique. If the equations have solutions all the same, any of
-them gives the derivative along all changes of the data that keep the program solvable, and the least one is taken. If
+The matrix is singular where multipliers or decisions are not unique. If the equations have solutions all the same, any
+of them gives the derivative along all changes of the data that keep the program solvable, and a small one is taken. If
 they have none, the decision moves at no finite rate: it is not unique in the direction asked for. Where a row is on the
 verge between two faces, the derivatives of both must agree, or the item is at a kink.
 """

@@ -54,7 +54,9 @@ class Path:
         if passed is None:
             goal = Goal(level=self.level, stop=True)
             fill = self._fill(batch, items)
-            passed = batch[fill].solve(goal)[1].pick(items)
+            _, passed, *_ = batch[fill].solve(goal)
+            assert passed is not None
+            passed = passed.pick(items)
         at = [v / passed.tau for v in (passed.x, passed.z, passed.s)]
         data, at = opened(program, batch.data, self.level, at)
         batch, seed, pulled = replace(batch, data=data), dx.T * data.D, Pulled.none(values)

@@ -30,7 +30,7 @@ from drolayers.status import Derivative
 class Found:
     """Known solutions: where derivatives are to be taken.
 
-    ``passed`` is where the central path was left, if the solver was ours; ``rows`` are the items of it that are meant.
+    ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for.
     """
 
     x: Float[Tensor, "batch column"]
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """The solution (g, h) of the adjoint system, the point (x, z) at which it was taken, and a ``Derivative`` an item."""
+    """The solution (g, h) of the adjoint system, the point (x, z) where it was taken, and a ``Derivative`` an item."""
 
     x: Float[Tensor, "batch column"]
     z: Float[Tensor, "batch row"]

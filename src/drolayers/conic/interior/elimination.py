@@ -1,9 +1,9 @@
 """In which order the unknowns of an interior-point step are eliminated, and what fills in: made once a program.
 
-Every step solves  [P, Aᵀ; A, -H]  for columns and rows. Of H the orthant needs the diagonal, a small second-order cone its
-square block, and a large one two nodes of its own (see ``numba_algebra.py``), so that no program makes the system dense.
-The matrix is quasi-definite, so that K = LDLᵀ exists in every order; a fill-reducing one is taken, and the place of every
-entry is known before any number is.
+Every step solves  [P, Aᵀ; A, -H]  for columns and rows. Of H the orthant needs the diagonal, a small second-order cone
+its square block, and a large one two nodes of its own (``kernels.assemble``), so that no cone makes the system dense.
+The matrix is quasi-definite, so that K = LDLᵀ exists in every order; a fill-reducing one is taken, and the place of
+every entry is known before any number is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drolayers.conic.residuals import row_index
 
 Ints = NDArray[np.int64]
 
-SQUARE = 64
+SQUARE = 5
 """Dimension of second-order cones up to which their block of H is written out."""
 
 

@@ -294,20 +294,23 @@ def assemble(
                     for k in range(lanes):
                         target[k] -= eta[c, k] * (2.0 * w[head + i, k] * w[head + j, k] - J)
             continue
-        # H = η²(D + uuᵀ - vvᵀ) with D = diag(d, 1, …, 1), u = (u₀, u₁w₁), v = (0, v₁w₁), which needs u₁² = 2 + v₁²,
-        # u₀ = 2w₀/u₁ and d = (v₁²(2w₀² - 1) - 2)/u₁². Both D - vvᵀ and d are positive where v₁² = 1/(w₀² - ¾).
+        # H = η²(I + a ppᵀ - c mmᵀ) with p, m = (1, ±w₁/‖w₁‖)/√2, a = e²ᵠ - 1, c = 1 - e⁻²ᵠ and eᵠ = w₀ + ‖w₁‖: two
+        # nodes with pivots -1 and 1. As p and m are orthogonal and c < 1, nothing cancels that is not small itself.
         lower, upper = extra[c], extra[c] + size[c] + 1
         for k in range(lanes):
-            v1 = 1.0 / (w[head, k] * w[head, k] - 0.75)
-            u1, root = 2.0 + v1, np.sqrt(eta[c, k])
+            length = 0.0
+            for i in range(1, size[c]):
+                length += w[head + i, k] * w[head + i, k]
+            length = np.sqrt(length)
+            grown = (w[head, k] + length) ** 2
+            up, down = np.sqrt(0.5 * eta[c, k] * (grown - 1.0)), np.sqrt(0.5 * eta[c, k] * (1.0 - 1.0 / grown))
             F[edge[lower], k] = -1.0
             F[edge[upper], k] = 1.0
-            F[diagonal[head - zero], k] -= eta[c, k] * 0.5 * v1 / u1
-            F[edge[upper + 1], k] = root * 2.0 * w[head, k] / np.sqrt(u1)
-            for i in range(1, size[c]):
+            for i in range(size[c]):
+                unit = 1.0 if i == 0 else w[head + i, k] / max(length, 1e-300)
                 F[diagonal[head + i - zero], k] -= eta[c, k]
-                F[edge[lower + 1 + i], k] = root * np.sqrt(v1) * w[head + i, k]
-                F[edge[upper + 1 + i], k] = root * np.sqrt(u1) * w[head + i, k]
+                F[edge[lower + 1 + i], k] = down if i == 0 else -down * unit
+                F[edge[upper + 1 + i], k] = up * unit
 
 
 @njit(**OPTIONS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, final
 
+from drolayers.conic.residuals import value_error
 from drolayers.status import Status
 
 Array = Any
@@ -51,12 +52,18 @@ class Algebra(Protocol):
     """
 
     xp: Any
-    q: Array
-    b: Array
     unit: Array
     degree: int
     zero: int
     quadratic: bool
+
+    @property
+    def q(self) -> Array:
+        """The linear objective."""
+
+    @property
+    def b(self) -> Array:
+        """The right-hand side."""
 
     def rows(self, x: Array) -> Array:
         """A x."""
@@ -303,10 +310,12 @@ def judge(on: Algebra, at: Iterate, products: Products, tolerance: float) -> tup
     xp, tau, (Px, Az, Ax_s) = on.xp, at.tau, products
     xPx, qx, bz = on.dots(at.x, Px), on.dots(on.q, at.x), on.dots(on.b, at.z)
     Az_size, ray = on.sizes(Az), on.sizes(Ax_s)
-    primal = on.sizes(Ax_s - on.b * tau) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
-    dual = on.sizes(Px + Az + on.q * tau) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
-    a, b, c = xPx / (tau * tau), qx / tau, bz / tau
-    gap = abs(a + b + c) / (1.0 + xp.minimum(abs(0.5 * a + b), abs(0.5 * a + c)))
+    beside, missing = Ax_s - on.b * tau, Px + Az + on.q * tau
+    primal = on.sizes(beside) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
+    dual = on.sizes(missing) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
+    slip = abs(on.dots(beside, at.z)) + abs(on.dots(missing, at.x))
+    mass = on.dots(abs(on.q), abs(at.x)) + on.dots(abs(on.b), abs(at.z))
+    gap = value_error(xPx / (tau * tau), qx / tau, bz / tau, slip / (tau * tau), mass / tau)
     score = xp.maximum(xp.maximum(primal, dual), gap)
     score = xp.where(xp.isfinite(score), score, 0.0 * tau + xp.inf)
     infeasible = (bz < 0) & (Az_size <= -tolerance * bz)

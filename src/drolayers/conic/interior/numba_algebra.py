@@ -19,7 +19,7 @@ from drolayers.conic.residuals import row_index
 
 Floats = NDArray[np.float64]
 
-SHIFT = 1e-8
+SHIFT = 1e-7
 """By which pivots are moved away from zero; iterative refinement takes its effect back."""
 
 LEAST = 1e-13
@@ -63,7 +63,7 @@ class Structure:
 class NumbaAlgebra:
     """A few programs of one structure, ``(entries, lanes)``; keeps the contract of ``method.Algebra``."""
 
-    xp = np
+    xp: Any = np
 
     def __init__(self, on: Structure, A: Floats, P: Floats, q: Floats, b: Floats) -> None:
         self.on, self.A, self.P, self.q, self.b = on, A, P, q, b

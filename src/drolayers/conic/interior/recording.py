@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -20,6 +21,9 @@ from drolayers.conic.interior import method
 from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.interior.method import Goal, Iterate, Products, Progress
 from drolayers.conic.interior.torch_algebra import TorchAlgebra
+
+Work = Callable[..., tuple[Tensor, ...]]
+"""From an algebra and tensors to tensors."""
 
 KEPT = 32
 """Recordings that are kept; each holds the workspace of its batch."""
@@ -35,7 +39,7 @@ class RecordedSteps:
         self._products = Products(*(t.clone() for t in method.look(self.on, self.state, goal)))
         self._begin = _recorded(self._fresh)
         self._look = _recorded(self._judge)
-        self._steps = [_recorded(lambda refine=refine: self._advance(refine)) for refine in (0, 1)]
+        self._steps = [_recorded(partial(self._advance, refine)) for refine in (0, 1)]
 
     def begin(self) -> Progress:
         """Replay the start."""
@@ -106,12 +110,11 @@ class Recordings:
             recording.on.take(on.data)
             state = method.solve(recording, goal.max_iter)
             # The buffers are the recording's: the caller gets a copy.
-            copies = {f.name: getattr(state, f.name) for f in fields(state)}
-            return Progress(**{k: v.copy() if isinstance(v, Iterate) else v and v.clone() for k, v in copies.items()})
+            passed = None if state.passed is None else state.passed.copy()
+            told = (state.score, state.idle, state.verdict, state.steps)
+            return Progress(state.current, state.best.copy(), passed, *(t.clone() for t in told))
 
-    def work(
-        self, on: TorchAlgebra, name: Any, work: Callable[..., tuple[Tensor, ...]], given: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
+    def work(self, on: TorchAlgebra, name: Any, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What a function makes of a batch; it is known by its name."""
         recording: RecordedWork = self._get(on, name, lambda: RecordedWork(on, work, given))
         return recording(on.data, given)

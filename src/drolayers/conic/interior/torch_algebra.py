@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -166,7 +166,7 @@ class _PairLookup:
 class TorchAlgebra:
     """A batch of programs of one structure, ``(entries, batch)``; keeps the contract of ``method.Algebra``."""
 
-    xp = torch
+    xp: Any = torch
 
     def __init__(self, plan: SystemPlan, data: Scaled) -> None:
         self.plan, self.data = plan, data

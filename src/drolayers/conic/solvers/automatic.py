@@ -47,7 +47,8 @@ class Automatic:
         foreign, chosen = self._foreign(program), self.choice(program).name
         if foreign:
             return f"{chosen}, since {' and '.join(foreign)} cones are not among those of our own method"
-        return f"{chosen}, since all cones ({', '.join(sorted(program.cones.kinds)) or 'none'}) are those of our own method"
+        kinds = ", ".join(sorted(program.cones.kinds)) or "none"
+        return f"{chosen}, since all cones ({kinds}) are those of our own method"
 
     def _foreign(self, program: ConeProgram) -> list[str]:
         """The cones that our method does not know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -34,8 +34,8 @@ class Points:
     """What a solver reports: points and its own verdict, which is checked before use.
 
     ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
-    certificate, for NO_MINIMUM ``x`` does. ``passed`` is where an interior-point method of ours left the central path at
-    the level asked for; it saves the smoothed derivative most of its way.
+    certificate, for NO_MINIMUM ``x`` does. ``passed`` is where our own method left the central path at the level asked
+    for; it saves the smoothed derivative most of its way.
     """
 
     x: Float[Tensor, "batch column"]
@@ -52,7 +52,7 @@ class Points:
             return first.index_copy(0, at, second[rows].to(first))
 
         names = ("x", "z", "s", "verdict", "steps")
-        return Points(*(put(getattr(self, name), getattr(other, name)) for name in names), self.passed)
+        return replace(self, **{name: put(getattr(self, name), getattr(other, name)) for name in names})
 
     @classmethod
     def none(cls, values: Values) -> Points:
