@@ -98,14 +98,15 @@ def test_both_ways_to_the_face_agree(name: str, algebra: str) -> None:
     member = family(name)
     values = member.program.values(member.theta(8, seed=1))
     points = Clarabel(1e-10).solve(member.program, values)
-    found = Found(points.x, points.z, points.s)
+    one = torch.ones(8, 1, dtype=torch.float64)
+    found = Found(points.x, points.z, points.s, (one, one))
     dx = torch.zeros_like(values.q)
     for slot in member.program.variables:
         dx[:, slot.offset : slot.offset + slot.size] = 1.0
     first, second = (a(member.program, values, found, dx) for a in (Active(algebra), Factored()))  # type: ignore[arg-type]
     assert set(first.code.tolist()) == {int(Derivative.FACE)}
     assert set(second.code.tolist()) == {int(Derivative.FACTORED)}
-    for one, other in zip(gradients(member.program, first), gradients(member.program, second), strict=True):
+    for one, other in zip(*(gradients(member.program, side, found.units) for side in (first, second)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
@@ -202,7 +203,9 @@ def test_the_first_that_is_verified_is_taken() -> None:
     asked: list[int] = []
     first = adjoint([Derivative.FACE, Derivative.UNVERIFIED, Derivative.KINK, Derivative.FACE], 1.0)
     second = adjoint([Derivative.FACTORED, Derivative.LOOSE], 2.0)
-    found = Found(torch.zeros_like(values.q), torch.zeros_like(values.b), torch.zeros_like(values.b))
+    one = torch.ones(4, 1, dtype=torch.float64)
+    nothing = torch.zeros_like(values.b)
+    found = Found(torch.zeros_like(values.q), nothing, nothing, (one, one))
     pulled = FirstOf((first, second))(member.program, values, found, torch.ones_like(values.q))
     assert asked == [4, 2]
     assert [Derivative(c) for c in pulled.code.tolist()] == [
@@ -212,7 +215,7 @@ def test_the_first_that_is_verified_is_taken() -> None:
         Derivative.FACE,
     ]
     assert pulled.g[:, 0].tolist() == [1.0, 2.0, 2.0, 1.0]
-    _, dA, dq, db = gradients(member.program, pulled)
+    _, dA, dq, db = gradients(member.program, pulled, found.units)
     assert float(dq[2].abs().max()) == float(db[2].abs().max()) == float(dA[2].abs().max()) == 0.0
 
 

@@ -109,7 +109,7 @@ def test_every_operation_agrees(name: str) -> None:
 
     def work(on: Algebra, x: Any, rx: Any, s: Any, z: Any, ds: Any, dz: Any, target: Any) -> tuple[Any, ...]:
         scaling = on.scale(s, z)
-        gx, gz = on.solve(on.factor(scaling), rx, dz, 3)
+        gx, gz = on.solve(on.factor(scaling, 1e-9), rx, dz, 3)
         numbers = (on.dots(s, z), on.sizes(dz), on.margin(s), on.reach(s, ds), on.reach(z, dz))
         offset = on.correct(scaling, z, ds, dz, target[0])
         blend = on.combine(target[0], s, 2.0 * target[0], z)
@@ -143,9 +143,11 @@ def test_the_path_and_its_derivative_agree(name: str, level: float) -> None:
     found = []
     for algebra in ("numba", "torch"):
         points = Interior(algebra=algebra).solve(program, values, level=level)
-        solved = Found(points.x, points.z, points.s, points.passed)
+        one = torch.ones(17, 1, dtype=torch.float64)
         # From where the path was left, and without that knowledge.
-        found += [Path(level, algebra)(program, values, f, dx) for f in (solved, Found(points.x, points.z, points.s))]
+        for passed in (points.passed, None):
+            solved = Found(points.x, points.z, points.s, (one, one), passed)
+            found.append(Path(level, algebra)(program, values, solved, dx))
     for other in found:
         assert other.code.tolist() == [int(Derivative.PATH)] * 17
         for part in ("x", "z", "g", "h"):

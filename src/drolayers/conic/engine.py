@@ -212,17 +212,17 @@ class Engine:
             )
         return pulled
 
-    def warn_if_flat(
-        self, program: ConeProgram, incoming: Tensor, ok: Tensor, outgoing: list[tuple[Tensor, Tensor]]
-    ) -> None:
+    def warn_if_flat(self, program: ConeProgram, dx: Tensor, pulled: Pulled, units: tuple[Tensor, Tensor]) -> None:
         """Say once per program that every exact gradient of a batch vanished."""
         if not isinstance(self.gradient, Exact) or program in self._warned:
             return
-        asked = incoming.abs().amax(1) * ok
+        one = torch.ones_like(units[0])
+        maps = (program.P_map, program.A_map, program.q_map, program.b_map)
+        asked = dx.abs().amax(1) * pulled.ok
         answered = torch.zeros_like(asked)
-        for gradient, entries in outgoing:
-            if entries.numel():
-                answered = torch.maximum(answered, gradient[:, entries.to(gradient.device)].abs().amax(1))
+        for gradient, affine in zip(gradients(program, pulled, (one, one)), maps, strict=True):
+            if affine.varies:
+                answered = torch.maximum(answered, gradient[:, affine.entry.to(gradient.device)].abs().amax(1))
         if bool((asked > 0).any()) and bool((answered <= 1e-6 * asked).all()):
             self._warned.add(program)
             warnings.warn(
@@ -266,23 +266,20 @@ class _ImplicitSolve(torch.autograd.Function):
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
-            ctx.kept = (values, Found(points.x, points.z, points.s, points.passed), ok[:, 0], q_scale, b_scale)
+            ctx.kept = values, Found(points.x, points.z, points.s, (q_scale, b_scale), points.passed), ok
             ctx.save_for_backward(P, A, q, b)
         return torch.where(ok, points.x * b_scale, nan)
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-        values, found, ok, q_scale, b_scale = ctx.kept
-        incoming = torch.where(ok[:, None], dx, torch.zeros_like(dx)) * b_scale
+        values, found, ok = ctx.kept
+        incoming = torch.where(ok, dx, torch.zeros_like(dx)) * found.units[1]
         with torch.no_grad():
             pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), (incoming != 0).any(1))
             ctx.told.copy_(pulled.code)
-            dP, dA, dq, db = gradients(ctx.program, pulled)
-            maps = (ctx.program.P_map, ctx.program.A_map, ctx.program.q_map, ctx.program.b_map)
-            entries = [(g, m.entry) for g, m in zip((dP, dA, dq, db), maps, strict=True)]
-            ctx.engine.warn_if_flat(ctx.program, incoming, pulled.ok, entries)
-            found_here = (dP * (b_scale / q_scale), dA, dq / q_scale, db / b_scale)
-        return None, None, None, None, None, None, *_once(found_here, (dx, *ctx.saved_tensors))
+            pieces = gradients(ctx.program, pulled, found.units)
+            ctx.engine.warn_if_flat(ctx.program, incoming, pulled, found.units)
+        return None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
 
 
 class _Envelope(torch.autograd.Function):

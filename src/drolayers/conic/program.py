@@ -83,6 +83,11 @@ class AffineMap:
         terms = theta[:, self.column.to(theta.device)] * self.coefficient.to(theta)
         return constant.index_add(1, self.entry.to(theta.device), terms)
 
+    def pull(self, gradient: Float[Tensor, "batch size"], size: int) -> Float[Tensor, "batch theta"]:
+        """The gradient with respect to a theta of so many entries."""
+        terms = gradient[:, self.entry.to(gradient.device)] * self.coefficient.to(gradient)
+        return gradient.new_zeros(len(gradient), size).index_add(1, self.column.to(gradient.device), terms)
+
 
 @dataclass(frozen=True)
 class Slot:

@@ -20,8 +20,8 @@ from drolayers.surrogate.proposal import Draws
 class Slots:
     """The points of the surrogate, solved: one slot a point, finite placeholders where a slot holds none.
 
-    ``best`` and ``value`` are the optimum, ``outcome`` what became of the item; ``derivative`` tells, after the backward
-    pass, which derivative each slot got.
+    ``best`` and ``value`` are the optimum, ``outcome`` what became of the item; ``derivative`` tells, after the
+    backward pass, which derivative each slot got.
     """
 
     primal: Float[Tensor, "batch slot column"]

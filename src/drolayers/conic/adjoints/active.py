@@ -20,7 +20,7 @@ from torch import Tensor
 from drolayers.conic.adjoints.face import ConeRows, Face
 from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
-from drolayers.conic.interior.method import Algebra
+from drolayers.conic.interior.method import SHIFT, Algebra
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.status import Derivative
 
@@ -29,11 +29,12 @@ Array = Any
 ROUNDS = 6
 """Faces that are tried for an item."""
 
-NEWTON = 3
-"""Newton steps on a face: the first is enough for linear rows, curved ones need another or two."""
+NEWTON = 4
+"""Newton steps on a face: linear rows need one or two, curved ones another two."""
 
-SOFT = 1e-7
-"""How far the factored system is from the face's."""
+SOFT = 1e-6
+"""How far the factored system is from the face's. Where there are more active rows than unknowns, what curved ones
+leave inconsistent moves multipliers by that much divided by this."""
 
 REFINE = 6
 """Refinements of the adjoint system."""
@@ -97,13 +98,13 @@ def on_face(on: Algebra, rows: ConeRows, x: Array, v: Array, seed: Array) -> tup
     xp = on.xp
     first = face = Face.at(xp, rows, v)
     # Factored once: on a curved cone the face turns a little from step to step, and refinement follows it.
-    system = on.factor(on.scale(*first.point(v, SOFT)))
+    system = on.factor(on.scale(*first.point(v, SOFT)), SHIFT)
     next_x, next_v = x, v
     for k in range(NEWTON):
         z, s = face.split(v)
         missing = -(on.form(x) + on.columns(z) + on.q)
         beside = on.rows(x) + s - on.b
-        step, turn, *_ = _solved(on, system, face, missing, -face.project(beside), 3)
+        step, turn, *_ = _solved(on, system, face, missing, -face.project(beside), 0)
         x = x + step
         v = v + turn + on.rows(step) + beside
         face = Face.at(xp, rows, v)

@@ -14,7 +14,7 @@ verge between two faces, the derivatives of both must agree, or the item is at a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -25,7 +25,7 @@ import scipy.sparse.linalg as spla
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.theorem import Found, Pulled
+from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
 from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.program import ConeProgram, Cones, Values, matrices
 from drolayers.status import Derivative
@@ -73,19 +73,24 @@ class Factored:
         data, cones = Scaled.of(program, values.detach()), program.cones
         D, E = (t.expand(-1, len(values)).cpu().numpy() for t in (data.D, data.E))
         x, z, s, seed, q, b = (t.detach().cpu().numpy() for t in (found.x, found.z, found.s, dx, values.q, values.b))
-        parts = [np.zeros(t.shape) for t in (x, z, x, z)]
+        # Two solutions an item: on the verge between two faces there is one on either side.
+        sides = [[np.zeros(t.shape) for t in (x, z, x, z)] for _ in range(2)]
         codes = np.zeros(len(values), dtype=np.int64)
         for item in range(len(values)):
             P, A = matrices(program, values, item)
             d, e = sp.diags_array(D[:, item]), sp.diags_array(E[:, item])
             numbers = (sp.csr_array(d @ P @ d), sp.csr_array(e @ A @ d), D[:, item] * q[item], E[:, item] * b[item])
             point = (x[item] / D[:, item], z[item] / E[:, item], s[item] * E[:, item])
-            *found_here, code = pull(cones, *numbers, *point, D[:, item] * seed[item])
-            codes[item] = int(code)
-            for target, value, unit in zip(parts, found_here, (D, E, D, E), strict=True):
-                target[item] = value * unit[:, item]
-        x_, z_, g, h = (torch.as_tensor(part).to(dx) for part in parts)
-        return Pulled(x_, z_, g, h, torch.as_tensor(codes, device=dx.device))
+            *at, solutions, told = pull(cones, *numbers, *point, D[:, item] * seed[item])
+            codes[item] = int(told)
+            for side, solution in zip(sides, (solutions[:1] + solutions[-1:]), strict=False):
+                for target, value, unit in zip(side, (*at, *solution), (D, E, D, E), strict=True):
+                    target[item] = value * unit[:, item]
+        code = torch.as_tensor(codes, device=dx.device)
+        first, second = (Pulled(*(torch.as_tensor(t).to(dx) for t in side), code) for side in sides)  # type: ignore[call-arg]
+        one, two = (by_theta(program, side, found.units) for side in (first, second))
+        kink = (one - two).abs().amax(1) > AGREE * one.abs().amax(1) if program.theta_size else code < 0
+        return replace(second, code=torch.where(kink & first.ok, int(Derivative.KINK), code))
 
 
 def pull(
@@ -98,14 +103,13 @@ def pull(
     z: np.ndarray,
     s: np.ndarray,
     dx: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Derivative]:
-    """The point x, z and the solution g, h of the adjoint system there, for one program."""
-    nothing = np.zeros_like(x), np.zeros_like(z)
+) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]], Derivative]:
+    """The point x, z and the solutions g, h of the adjoint system there, for one program: one, or one a side."""
     symmetric = not (cones.exp or cones.power)
     if symmetric:
         x, z, s, left = _polished(cones, P, A, q, b, x, z - s)
         if not left <= POLISHED * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(z - s).max(initial=0.0))):
-            return x, z, *nothing, Derivative.UNVERIFIED
+            return x, z, [], Derivative.UNVERIFIED
     found = []
     near = MARGIN * (1.0 + np.abs(z - s).max(initial=0.0))
     verge = symmetric and _margin(cones, z - s) <= near
@@ -113,14 +117,9 @@ def pull(
         U, H = basis(cones, z, s, lean)
         solution = _solve(P, A, U, H, dx, np.zeros(U.shape[1]))
         if solution is None:
-            return x, z, *nothing, Derivative.LOOSE if not verge else Derivative.KINK
+            return x, z, [], Derivative.KINK if verge else Derivative.LOOSE
         found.append((solution[0], U @ solution[1]))
-    (g, h), (g2, h2) = found[0], found[-1]
-    if verge:
-        for one, two in ((g, g2), (h, h2)):
-            if np.abs(one - two).max(initial=0.0) > AGREE * np.abs(one).max(initial=0.0) + TINY:
-                return x, z, *nothing, Derivative.KINK
-    return x, z, g2, h2, Derivative.FACTORED
+    return x, z, found, Derivative.FACTORED
 
 
 def _polished(
@@ -137,7 +136,8 @@ def _polished(
         if left <= 1e-14:
             break
         U, H = basis(cones, z, s, 0.0)
-        step = _solve(P, A, U, H, -missing, -(U.T @ beside))
+        # Where there are more active rows than unknowns, a step meets all of them at the end only.
+        step = _solve(P, A, U, H, -missing, -(U.T @ beside), exactly=False)
         if step is None:
             break
         x = x + step[0]
@@ -146,9 +146,15 @@ def _polished(
 
 
 def _solve(
-    P: sp.csr_array, A: sp.csr_array, U: sp.csr_array, H: np.ndarray, rx: np.ndarray, rz: np.ndarray
+    P: sp.csr_array,
+    A: sp.csr_array,
+    U: sp.csr_array,
+    H: np.ndarray,
+    rx: np.ndarray,
+    rz: np.ndarray,
+    exactly: bool = True,
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Solve the face's system, least-squares where it is singular; None where it has no solution."""
+    """Solve the face's system, least-squares where it is singular; None where it must have a solution and has none."""
     UA = sp.csr_array(U.T @ A)
     matrix = sp.csc_array(sp.block_array([[P, UA.T], [UA, -sp.diags_array(H)]]))
     rhs = np.concatenate([rx, rz])
@@ -172,7 +178,8 @@ def _solve(
     if rhs.size > LARGEST:
         return None
     solution = la.lstsq(matrix.toarray(), rhs, cond=RANK, lapack_driver="gelsd")[0]
-    return (solution[:n], solution[n:]) if _defect(matrix, solution, rhs) <= 10.0 * SOLVED * size else None
+    solved = not exactly or _defect(matrix, solution, rhs) <= 10.0 * SOLVED * size
+    return (solution[:n], solution[n:]) if solved else None
 
 
 def _defect(matrix: sp.csc_array, solution: np.ndarray, rhs: np.ndarray) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
 from drolayers.conic.interior.equilibration import Scaled
-from drolayers.conic.interior.method import Algebra, Goal, central
+from drolayers.conic.interior.method import PATH_SHIFT, Algebra, Goal, central
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Derivative
 
@@ -24,11 +24,11 @@ with the others; much more, and its width is lost to rounding."""
 REFINE = 3
 """Refinements of the adjoint system."""
 
-ROUNDS = 3
+ROUNDS = 8
 """Times that Newton's method is called for an item that has not met the path."""
 
-MET = 1e-6
-"""By how much the path may be missed, relative to its level."""
+MET = 1e-4
+"""By how much the path may be missed: the derivative is that of a level so much higher or lower, row by row."""
 
 
 @final
@@ -63,7 +63,7 @@ class Path:
 
         def work(on: Algebra, x: Array, z: Array, s: Array, seed: Array) -> tuple[Array, ...]:
             x, z, s, missed = central(on, self.level, x, z, s)
-            g, h = on.solve(on.factor(on.scale(s, z)), seed, 0.0 * z, REFINE)
+            g, h = on.solve(on.factor(on.scale(s, z), PATH_SHIFT), seed, 0.0 * z, REFINE)
             return x, z, s, g, h, (missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
 
         for _ in range(ROUNDS):

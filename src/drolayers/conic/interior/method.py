@@ -37,6 +37,14 @@ CLOSE = 1e-6
 SPOILT = 10.0
 """How much worse than the best an iterate may be to be remembered for the path."""
 
+SHIFT = 1e-7
+"""By which the diagonal of a step's system is moved away from zero; iterative refinement takes its effect back. With less,
+the last steps of programs with many dependent rows break down."""
+
+PATH_SHIFT = 1e-10
+"""The same on the central path, where systems are better conditioned, and columns that the barrier alone holds far away
+must not be held by this."""
+
 CENTRING = 6
 """Newton steps towards a point of the central path."""
 
@@ -48,13 +56,14 @@ class Algebra(Protocol):
     """A batch of programs, scaled, and what a step asks of its numbers; vectors are ``(entries, batch)``.
 
     ``xp`` is numpy or torch, ``unit`` the identity e of the cones, ``degree`` its inner product with itself, ``zero``
-    the number of rows of the zero cone, which stand first.
+    the number of rows of the zero cone, which stand first, ``linear`` that of rows before the second-order cones.
     """
 
     xp: Any
     unit: Array
     degree: int
     zero: int
+    linear: int
     quadratic: bool
 
     @property
@@ -98,8 +107,8 @@ class Algebra(Protocol):
     def scale(self, s: Array, z: Array) -> Any:
         """The Nesterov-Todd scaling W with Wz = W⁻¹s = λ; H = W²."""
 
-    def factor(self, scaling: Any) -> Any:
-        """The system [P, Aᵀ; A, -H], factored; the next one may take its place."""
+    def factor(self, scaling: Any, shift: float) -> Any:
+        """The system [P, Aᵀ; A, -H], its diagonal moved away from zero, factored; the next one may take its place."""
 
     def solve(self, system: Any, rx: Array, rz: Array, refine: int) -> tuple[Array, Array]:
         """The x and z with Px + Aᵀz = rx and Ax - Hz = rz, refined so often."""
@@ -231,7 +240,7 @@ def begin(on: Algebra, goal: Goal) -> Progress:
     """Least-squares points, shifted into the cones."""
     xp, one = on.xp, _ones(on)
     unit = on.unit + 0.0 * on.b
-    system = on.factor(on.scale(unit, unit))
+    system = on.factor(on.scale(unit, unit), SHIFT)
     if on.quadratic:
         x, z = on.solve(system, -on.q, on.b, 1)
         s = -z
@@ -283,7 +292,7 @@ def step(on: Algebra, state: Progress, products: Products, refine: int) -> None:
     """
     xp, at = on.xp, state.current
     scaling = on.scale(at.s, at.z)
-    system = on.factor(scaling)
+    system = on.factor(scaling, SHIFT)
     rx = -(products.Px + products.Az + on.q * at.tau)
     rz = products.Ax_s - on.b * at.tau
     rt = on.dots(on.q, at.x) + on.dots(on.b, at.z) + at.kappa + on.dots(at.x, products.Px) / at.tau
@@ -390,9 +399,10 @@ def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> tuple[Ar
     """
     xp, degree = on.xp, max(on.degree, 1)
     x, z, s, nothing = x + 0.0, z + 0.0, s + 0.0, 0.0 * s
+    dx, dz, ds = x, z, s
     for _ in range(CENTRING):
         scaling = on.scale(s, z)
-        system = on.factor(scaling)
+        system = on.factor(scaling, PATH_SHIFT)
         target = xp.maximum(0.1 * on.dots(s, z) / degree, level + 0.0 * _ones(on))
         offset = on.correct(scaling, z, nothing, nothing, target)
         rx = -(on.form(x) + on.columns(z) + on.q)
@@ -404,6 +414,9 @@ def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> tuple[Ar
         for value, direction in ((x, dx), (z, dz), (s, ds)):
             on.move(value, direction, length)
     primal, dual = on.sizes(on.rows(x) + s - on.b), on.sizes(on.form(x) + on.columns(z) + on.q)
-    # Without a proper cone there is no path, only its one point.
-    missed = abs(on.dots(s, z) / degree - level) / level * min(on.degree, 1)
-    return x, z, s, xp.maximum(xp.maximum(primal, dual), missed)
+    orthant, cones = slice(on.zero, on.linear), slice(on.linear, None)
+    missed = on.sizes(s[orthant] * z[orthant] - level) / level
+    # Of second-order cones, the sum: their parts are as large as one, and cancel to what is as small as the level.
+    apart = abs(on.dots(s[cones], z[cones]) - level * (on.degree - (on.linear - on.zero))) / level
+    moved = on.sizes(dx) / (1.0 + on.sizes(x)) + on.sizes(ds) / (1.0 + on.sizes(s)) + on.sizes(dz) / (1.0 + on.sizes(z))
+    return x, z, s, xp.maximum(xp.maximum(primal, dual), xp.maximum(xp.maximum(missed, apart), moved))

@@ -19,9 +19,6 @@ from drolayers.conic.residuals import row_index
 
 Floats = NDArray[np.float64]
 
-SHIFT = 1e-7
-"""By which pivots are moved away from zero; iterative refinement takes its effect back."""
-
 LEAST = 1e-13
 """The least size of a pivot."""
 
@@ -67,10 +64,10 @@ class NumbaAlgebra:
 
     def __init__(self, on: Structure, A: Floats, P: Floats, q: Floats, b: Floats) -> None:
         self.on, self.A, self.P, self.q, self.b = on, A, P, q, b
-        self.zero, linear, cone_start, _ = on.cones
+        self.zero, self.linear, cone_start, _ = on.cones
         self.quadratic, self.lanes = P.shape[0] > 0, q.shape[1]
         self.unit = np.zeros((on.rows, 1))
-        self.unit[self.zero : linear] = 1.0
+        self.unit[self.zero : self.linear] = 1.0
         self.unit[cone_start] = 1.0
         self.degree = int(self.unit.sum())
         self._factored = np.empty((on.plan.length, self.lanes))
@@ -141,11 +138,11 @@ class NumbaAlgebra:
         kernels.scale(*self.on.cones, s, z, *found)
         return found
 
-    def factor(self, scaling: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats, Floats]:
+    def factor(self, scaling: tuple[Floats, Floats, Floats], shift: float) -> tuple[Floats, Floats, Floats]:
         """Assemble and factor; there is room for one factorisation, and a new one takes the place of the last."""
         plan, F = self.on.plan, self._factored
         places = (plan.A, plan.P, plan.diagonal, plan.square, plan.extra, plan.edge, plan.soft)
-        kernels.assemble(*self.on.cones, *scaling, self.A, self.P, plan.nodes, *places, SHIFT, F)
+        kernels.assemble(*self.on.cones, *scaling, self.A, self.P, plan.nodes, *places, shift, F)
         rows = (plan.row_start, plan.row_entry, plan.row_column)
         kernels.factor(plan.nodes, plan.start, plan.below, *rows, plan.sign, LEAST, F, self._room)
         return scaling

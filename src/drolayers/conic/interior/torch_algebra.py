@@ -20,10 +20,6 @@ from drolayers.conic.interior.scaling import ConeShape, Scaling
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
 
-REGULARISE = 1e-7
-"""Added to the diagonal of the system (taken off for equality rows); iterative refinement takes its effect back."""
-
-
 @dataclass(frozen=True, eq=False)
 class SystemPlan:
     """Which products of entries of A go where in the flat system; made once a program and device."""
@@ -137,11 +133,10 @@ class SystemPlan:
         )
 
     @cached_property
-    def regularisation(self) -> Tensor:
-        """Positive for columns, negative for equality rows."""
+    def signs(self) -> Tensor:
+        """Of the diagonal: positive for columns, negative for equality rows."""
         columns, zero = self.program.columns, self.program.cones.zero
-        signs = torch.cat([torch.ones(columns), -torch.ones(zero)]).double()
-        return (REGULARISE * signs).to(self.row.device)[:, None]
+        return torch.cat([torch.ones(columns), -torch.ones(zero)]).double().to(self.row.device)[:, None]
 
 
 class _PairLookup:
@@ -171,6 +166,7 @@ class TorchAlgebra:
     def __init__(self, plan: SystemPlan, data: Scaled) -> None:
         self.plan, self.data = plan, data
         self.zero, self.degree, self.quadratic = plan.shape.zero, plan.shape.degree, data.P.shape[0] > 0
+        self.linear = plan.shape.zero + plan.shape.nonneg
         self.unit = plan.shape.identity(1, data.q)
         self._fixed = self._derived()
 
@@ -243,12 +239,13 @@ class TorchAlgebra:
         """The scaling point."""
         return Scaling.at(self.plan.shape, s, z)
 
-    def factor(self, scaling: Scaling) -> tuple[Scaling, ArrowFactor]:
+    def factor(self, scaling: Scaling, shift: float) -> tuple[Scaling, ArrowFactor]:
         """Factor the systems at a scaling point."""
         plan, shape, A = self.plan, self.plan.shape, self.data.A
         batch = self.q.shape[1]
         lines, cones, constant = self._fixed
         flat = constant.expand(-1, batch).clone() if constant.shape[1] != batch else constant.clone()
+        flat.index_add_(0, plan.diagonal_target, (shift * plan.signs).expand(-1, batch))
         if plan.line_target.numel():
             weight = (scaling.ratio**-2)[plan.row[plan.line_pairs[0]] - shape.zero]
             flat.index_add_(0, plan.line_target, lines * weight)
@@ -311,5 +308,4 @@ class TorchAlgebra:
         constant.index_add_(0, plan.equal_target, A[plan.equal_entry].expand(-1, batch))
         if P.shape[0]:
             constant.index_add_(0, plan.P_target, P[plan.P_entry].expand(-1, batch))
-        constant.index_add_(0, plan.diagonal_target, plan.regularisation.expand(-1, batch).to(constant))
         return lines, cones, constant
