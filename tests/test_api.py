@@ -16,6 +16,8 @@ import drolayers as dro
 NAMES = [
     "DROError",
     "DecisionProblem",
+    "Derivative",
+    "DifferentiationError",
     "Learn",
     "MissingExtraError",
     "ModelError",

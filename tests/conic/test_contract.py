@@ -55,9 +55,11 @@ def test_batch_equals_loop(engine: str, name: str) -> None:
     together, alone = (member.theta(7, seed=4).requires_grad_() for _ in range(2))
     batch = solver.solve(member.program, together)
     items = [solver.solve(member.program, row[None]) for row in alone]
+    # Torch sums in another order for every size, and a curved program has its minimiser to five digits.
+    tolerance = 1e-5 if engine == "torch" else 1e-7
     for field in ("primal", "dual", "slack", "objective"):
         loop = torch.cat([getattr(item, field) for item in items])
-        torch.testing.assert_close(getattr(batch, field), loop, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(getattr(batch, field), loop, rtol=tolerance, atol=tolerance)
     weight = torch.linspace(-1, 2, member.program.columns) ** 2
     (weight * batch.primal).sum().backward()
     sum((weight * item.primal).sum() for item in items).backward()

@@ -15,7 +15,7 @@ Array = Any
 CANCELLED = 1e-3
 """Share of its terms' size below which an objective is measured by them."""
 
-NOTHING = 1e-6
+NOTHING = 1e-5
 """What an objective is compared with where its terms vanish, in the engine's units, where data are about one."""
 
 

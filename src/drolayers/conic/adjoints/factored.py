@@ -1,7 +1,7 @@
 """Exact derivatives item by item: any cone, kinks told from mere degeneracy, and systems that are singular.
 
-The equations are those of ``face.py``, for one item, with the projector E as a basis U of its range: with D the
-derivative of the projection onto the dual cone and D = U diag(d) Uᵀ,
+The equations are those of ``interior/face.py``, for one item, with the projector E as a basis U of its range: with D
+the derivative of the projection onto the dual cone and D = U diag(d) Uᵀ,
 
     [P, AᵀU; UᵀA, -H] (g, k) = (dx, 0),   h = U k,   H = 1/d - 1.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled
-from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
+from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.interior.method import PATH_SHIFT, Algebra, Goal, central
 from drolayers.conic.program import ConeProgram, Values
@@ -53,7 +53,7 @@ class Path:
         )
         if passed is None:
             goal = Goal(level=self.level, stop=True)
-            fill = self._fill(batch, items)
+            fill = batch.filled(items)
             _, passed, *_ = batch[fill].solve(goal)
             assert passed is not None
             passed = passed.pick(items)
@@ -67,7 +67,7 @@ class Path:
             return x, z, s, g, h, (missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
 
         for _ in range(ROUNDS):
-            fill = self._fill(batch, items)
+            fill = batch.filled(items)
             part = batch[fill]
             given = (t[:, fill].contiguous() for t in (*at, seed))
             x, z, s, g, h, missed = (t[:, : len(items)] for t in part.each(work, *given, name=("path", self.level)))
@@ -81,13 +81,6 @@ class Path:
             if not items.numel():
                 break
         return pulled
-
-    @staticmethod
-    def _fill(batch: Batch, items: Tensor) -> Tensor:
-        """On a GPU sizes are rounded up, so that few are recorded."""
-        if batch.algebra == "numba" or not len(items):
-            return items
-        return items[torch.arange(rounded(len(items)), device=items.device) % len(items)]
 
 
 def opened(program: ConeProgram, data: Scaled, level: float, at: list[Tensor]) -> tuple[Scaled, list[Tensor]]:

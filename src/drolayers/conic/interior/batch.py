@@ -76,6 +76,12 @@ class Batch:
         """Some items."""
         return Batch(self.program, self.data[items], self.algebra)
 
+    def filled(self, items: Tensor) -> Tensor:
+        """The same items, some of them twice: on a GPU sizes are rounded up, so that few are recorded."""
+        if self.algebra == "numba" or not len(items):
+            return items
+        return items[torch.arange(rounded(len(items)), device=items.device) % len(items)]
+
     @property
     def recorded(self) -> bool:
         """Whether work is recorded and replayed; a dense coupling is worth pivoting, for which the host waits."""

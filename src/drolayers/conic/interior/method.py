@@ -38,8 +38,8 @@ SPOILT = 10.0
 """How much worse than the best an iterate may be to be remembered for the path."""
 
 SHIFT = 1e-7
-"""By which the diagonal of a step's system is moved away from zero; iterative refinement takes its effect back. With less,
-the last steps of programs with many dependent rows break down."""
+"""By which the diagonal of a step's system is moved away from zero; iterative refinement takes its effect back. With
+less, the last steps of programs with many dependent rows break down."""
 
 PATH_SHIFT = 1e-10
 """The same on the central path, where systems are better conditioned, and columns that the barrier alone holds far away

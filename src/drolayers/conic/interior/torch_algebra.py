@@ -20,6 +20,7 @@ from drolayers.conic.interior.scaling import ConeShape, Scaling
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
 
+
 @dataclass(frozen=True, eq=False)
 class SystemPlan:
     """Which products of entries of A go where in the flat system; made once a program and device."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
 from drolayers.conic.interior.method import Goal
+from drolayers.conic.interior.polish import polished
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.contract import Capabilities, Points
@@ -17,6 +18,9 @@ from drolayers.status import Status
 
 SYMMETRIC = frozenset({"zero", "nonneg", "soc"})
 """The cones of our method."""
+
+POLISH = 1e-9
+"""Tolerances below this are met on the active face: the path itself ends where arithmetic does."""
 
 
 @final
@@ -53,8 +57,14 @@ class Interior:
         # A certificate needs no division by τ, and τ is next to nothing then.
         usable = (verdict <= int(Status.INACCURATE)) | (best.tau > 1e-8)
         tau = torch.where(usable, best.tau, torch.ones_like(best.tau))
+        points = (best.x / tau, best.z / tau, best.s / tau)
+        if self.tolerance < POLISH:
+            solved = verdict == int(Status.OPTIMAL)
+            better = polished(batch, *points)
+            x, z, s = (torch.where(solved, new, old) for new, old in zip(better, points, strict=True))
+            points = (x, z, s)
         D, E = batch.data.D, batch.data.E
-        x, z, s = (_first(v / tau, items) for v in (best.x * D, best.z * E, best.s / E))
+        x, z, s = (_first(v * unit, items) for v, unit in zip(points, (D, E, 1.0 / E), strict=True))
         kept = None if passed is None else passed.pick(slice(items))
         return Points(x, z, s, verdict[:items], steps[:items], kept)
 

@@ -18,6 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
+from drolayers.conic.program import Cones
+
 Array = Any
 
 
@@ -130,3 +135,15 @@ class Face:
                 top = xp.where(edge.curved, head, rest)[:, None]
                 target[edge.rows] = xp.concatenate([top, (tail * edge.curved)[:, None] * edge.unit], 1)
         return s, z
+
+
+def cone_rows(cones: Cones, device: torch.device | None) -> ConeRows:
+    """Where cones stand, as numpy arrays or as tensors on a device."""
+    linear = cones.zero + cones.nonneg
+    starts = linear + np.cumsum([0, *cones.soc])[:-1]
+    groups = []
+    for dimension in sorted(set(cones.soc)):
+        mine = np.array([k for k, d in zip(starts, cones.soc, strict=True) if d == dimension])
+        group = mine[:, None] + np.arange(dimension)
+        groups.append(group if device is None else torch.as_tensor(group, device=device))
+    return ConeRows(cones.zero, linear, tuple(groups))
