@@ -38,6 +38,9 @@ ROUNDS = 12
 POLISHED = 1e-9
 """What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""
 
+ENOUGH = 1e-13
+"""What is as good as nothing, in the same units."""
+
 MARGIN = 1e-9
 """How close to another face a row may be, in the same units, before both are looked at."""
 
@@ -133,7 +136,7 @@ def _polished(
         left = max(np.abs(missing).max(initial=0.0), np.abs(beside).max(initial=0.0))
         if left < best[3]:
             best = (x, z, s, left)
-        if left <= 1e-14:
+        if left <= ENOUGH * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(v).max(initial=0.0))):
             break
         U, H = basis(cones, z, s, 0.0)
         # Where there are more active rows than unknowns, a step meets all of them at the end only.

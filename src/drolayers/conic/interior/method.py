@@ -34,6 +34,9 @@ PATIENCE = 4
 CLOSE = 1e-6
 """What counts as close."""
 
+NEAR = 1e-3
+"""What counts as near: an item that is no closer and has not got better for twice as long is left to another solver."""
+
 SPOILT = 10.0
 """How much worse than the best an iterate may be to be remembered for the path."""
 
@@ -171,7 +174,7 @@ class Progress:
     @property
     def running(self) -> Array:
         """Which items go on."""
-        return self.verdict == FAILED
+        return (self.verdict == FAILED) & ((self.idle < 2 * PATIENCE) | (self.score > NEAR))
 
 
 @dataclass(frozen=True)

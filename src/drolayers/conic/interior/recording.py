@@ -73,7 +73,8 @@ class RecordedWork:
     def __init__(
         self, example: TorchAlgebra, work: Callable[..., tuple[Tensor, ...]], given: tuple[Tensor, ...]
     ) -> None:
-        self.on, self.lock = example.buffered(), threading.Lock()
+        # The work is kept: a graph refers to the memory of tensors that it closes over, not to the tensors.
+        self.on, self._work, self.lock = example.buffered(), work, threading.Lock()
         self._given = tuple(t.clone() for t in given)
         self._found = tuple(t.clone() for t in work(self.on, *self._given))
 
