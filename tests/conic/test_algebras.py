@@ -110,7 +110,7 @@ def test_every_operation_agrees(name: str) -> None:
     def work(on: Algebra, x: Any, rx: Any, s: Any, z: Any, ds: Any, dz: Any, target: Any) -> tuple[Any, ...]:
         scaling = on.scale(s, z)
         gx, gz = on.solve(on.factor(scaling, 1e-9), rx, dz, 3)
-        numbers = (on.dots(s, z), on.sizes(dz), on.margin(s), on.reach(s, ds), on.reach(z, dz))
+        numbers = (on.dots(s, z), on.masses(ds, dz), on.sizes(dz), on.margin(s), on.reach(s, ds), on.reach(z, dz))
         offset = on.correct(scaling, z, ds, dz, target[0])
         blend = on.combine(target[0], s, 2.0 * target[0], z)
         vectors = (on.rows(x), on.columns(z), on.form(x), on.slack(scaling, dz, ds), offset, blend, gx, gz)
@@ -198,15 +198,10 @@ def test_a_lane_that_breaks_leaves_the_others_alone(bad: float, algebra: Any) ->
 
 
 def test_lanes_are_few_enough_for_the_cache_and_shared_by_threads() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        assert lane_count(10**9, 1000) == 16
-        assert lane_count(10, 1000) == 128
-        assert lane_count(10, 6) == 3
-        assert lane_count(10, 1) == 1
-    finally:
-        torch.set_num_threads(before)
+    assert lane_count(10**9, 1000, 2) == 32
+    assert lane_count(10, 1000, 2) == 128
+    assert lane_count(10, 6, 2) == 3
+    assert lane_count(10, 1, 2) == 1
 
 
 def _long_cone(size: int) -> ConeProgram:

@@ -25,9 +25,13 @@ AlgebraName = Literal["numba", "torch"]
 Work = Callable[..., tuple[Any, ...]]
 """From an algebra and arrays, batch last, to arrays, batch last."""
 
-LANES = 16
-"""Programs that are stepped through together at least, and at most eight times as many: measured, fewer are not
-vectorised, and more wait for the slowest."""
+LANES = 32
+"""Programs that are stepped through together at least, and at most four times as many: measured, fewer leave too much
+of the time to the interpreter, and more wait for the slowest."""
+
+ALONE = 1 << 19
+"""Numbers that a batch must have to be shared by several threads: those of less spend their time waiting for the
+interpreter."""
 
 CACHE = 1 << 21
 """Bytes that more than the least number of lanes may take, so that they stay in the cache."""
@@ -122,9 +126,10 @@ class Batch:
 
         structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
         items, arrays = len(self), [t.numpy() for t in (self.data.A, self.data.P, self.data.q, self.data.b, *given)]
-        lanes = lane_count(structure.numbers, items)
+        threads = torch.get_num_threads() if structure.numbers * items > ALONE else 1
+        lanes = lane_count(structure.numbers, items, threads)
         parts = [slice(start, min(start + lanes, items)) for start in range(0, items, lanes)]
-        threads = min(torch.get_num_threads(), len(parts))
+        threads = min(threads, len(parts))
 
         def some(chosen: slice) -> tuple[Any, ...]:
             width = chosen.stop - chosen.start
@@ -144,10 +149,10 @@ class Batch:
         return tuple(torch.from_numpy(np.concatenate(parts, -1)) for parts in zip(*found, strict=True))
 
 
-def lane_count(numbers: int, items: int) -> int:
+def lane_count(numbers: int, items: int, threads: int) -> int:
     """How many programs are stepped through together, given how many numbers each takes."""
-    share = -(-items // torch.get_num_threads())
-    return max(1, min(max(LANES, CACHE // (8 * max(numbers, 1))), 8 * LANES, share))
+    share = -(-items // threads)
+    return max(1, min(max(LANES, CACHE // (8 * max(numbers, 1))), 4 * LANES, share))
 
 
 def rounded(items: int) -> int:

@@ -50,6 +50,15 @@ def dots(u: Floats, v: Floats, out: Floats) -> None:
 
 
 @njit(**OPTIONS)
+def masses(u: Floats, v: Floats, out: Floats) -> None:
+    """The sum of absolute products of every lane."""
+    out[:] = 0.0
+    for i in range(u.shape[0]):
+        for k in range(out.size):
+            out[k] += abs(u[i, k] * v[i, k])
+
+
+@njit(**OPTIONS)
 def sizes(v: Floats, out: Floats) -> None:
     """The largest absolute entry of every lane; NaN counts as infinite."""
     out[:] = 0.0
@@ -380,3 +389,25 @@ def substitute(
         row, target = y[position[i]], x[i] if i < n else z[i - n]
         for k in range(lanes):
             target[k] = row[k]
+
+
+@njit(**OPTIONS)
+def solve(
+    cones: Ints, start: Ints, size: Ints, ratio: Floats, w: Floats, eta: Floats, A: Floats, P: Floats, row: Ints,
+    column: Ints, P_row: Ints, P_column: Ints, nodes: int, L_start: Ints, below: Ints, position: Ints, F: Floats,
+    y: Floats, rx: Floats, rz: Floats, refine: int, x: Floats, z: Floats,
+) -> None:  # fmt: skip
+    """The solution of a factored system; what is missing, rx - Px - Aᵀz and rz - Ax + Hz, is solved for so often."""
+    substitute(nodes, L_start, below, position, F, rx, rz, y, x, z)
+    if not refine:
+        return
+    ex, ez, dx, dz = np.empty_like(x), np.empty_like(z), np.empty_like(x), np.empty_like(z)
+    for _ in range(refine):
+        ex[:] = rx
+        square(cones[0], cones[1], start, size, ratio, w, eta, z, rz, 1.0, ez)
+        add_products(ex, column, row, A, z, -1.0)
+        add_products(ez, row, column, A, x, -1.0)
+        add_products(ex, P_row, P_column, P, x, -1.0)
+        substitute(nodes, L_start, below, position, F, ex, ez, y, dx, dz)
+        x += dx
+        z += dz

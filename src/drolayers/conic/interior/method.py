@@ -89,6 +89,9 @@ class Algebra(Protocol):
     def dots(self, u: Array, v: Array) -> Array:
         """Inner products, ``(batch,)``."""
 
+    def masses(self, u: Array, v: Array) -> Array:
+        """Sums of absolute products, ``(batch,)``."""
+
     def sizes(self, v: Array) -> Array:
         """Largest absolute entries, ``(batch,)``; infinite where one is no number."""
 
@@ -147,12 +150,12 @@ class Iterate:
         return Iterate(*(getattr(self, f.name)[..., items] for f in fields(self)))
 
 
-class Products(NamedTuple):
-    """P x, Aᵀz and A x + s at an iterate."""
+class Residuals(NamedTuple):
+    """What is left of the embedding's equations at an iterate: Px + Aᵀz + qτ, Ax + s - bτ, and the scalar one."""
 
-    Px: Array
-    Az: Array
-    Ax_s: Array
+    dual: Array
+    primal: Array
+    gap: Array
 
 
 @dataclass(eq=False)
@@ -221,11 +224,11 @@ class DirectSteps:
 
     def look(self) -> None:
         """Judge the current iterates."""
-        self._products = look(self.on, self._state, self.goal)
+        self._residuals = look(self.on, self._state, self.goal)
 
     def step(self, refine: int) -> None:
         """Take a step."""
-        step(self.on, self._state, self._products, refine)
+        step(self.on, self._state, self._residuals, refine)
 
 
 def solve(steps: Steps, max_iter: int) -> Progress:
@@ -265,11 +268,10 @@ def begin(on: Algebra, goal: Goal) -> Progress:
     return Progress(current, current.copy(), passed, one + xp.inf, nothing, nothing + FAILED, nothing + 0)
 
 
-def look(on: Algebra, state: Progress, goal: Goal) -> Products:
+def look(on: Algebra, state: Progress, goal: Goal) -> Residuals:
     """Judge the current iterates, in place: who has arrived, and which points are kept."""
     xp, at = on.xp, state.current
-    products = Products(on.form(at.x), on.columns(at.z), on.rows(at.x) + at.s)
-    score, found = judge(on, at, products, goal.tolerance)
+    score, found, residuals = judge(on, at, goal.tolerance)
     if state.passed is not None and goal.level is not None:
         above = gap(on, at) >= goal.level * at.tau * at.tau
         # Not where arithmetic broke down after the best point was met.
@@ -285,10 +287,10 @@ def look(on: Algebra, state: Progress, goal: Goal) -> Products:
     stalled = (state.idle >= PATIENCE) & (state.score <= CLOSE)
     found = xp.where((found == FAILED) & stalled, 0 * found + OPTIMAL, found)
     state.verdict[...] = xp.where(state.running, found, state.verdict)
-    return products
+    return residuals
 
 
-def step(on: Algebra, state: Progress, products: Products, refine: int) -> None:
+def step(on: Algebra, state: Progress, residuals: Residuals, refine: int) -> None:
     """One predictor-corrector step, in place, whose systems are refined so often.
 
     Items that have finished, or whose step is no number, stay where they are.
@@ -296,19 +298,15 @@ def step(on: Algebra, state: Progress, products: Products, refine: int) -> None:
     xp, at = on.xp, state.current
     scaling = on.scale(at.s, at.z)
     system = on.factor(scaling, SHIFT)
-    rx = -(products.Px + products.Az + on.q * at.tau)
-    rz = products.Ax_s - on.b * at.tau
-    rt = on.dots(on.q, at.x) + on.dots(on.b, at.z) + at.kappa + on.dots(at.x, products.Px) / at.tau
     constant = on.solve(system, -on.q, on.b, refine)
     mu = gap(on, at)
     # The predictor only tells how far one can go: it needs no refinement.
-    affine = _direction(on, at, scaling, system, constant, (rx, rz, rt), at.s, at.kappa * at.tau, 0)
+    affine = _direction(on, at, scaling, system, constant, residuals, _ones(on), at.s, at.kappa * at.tau, 0)
     sigma = (1.0 - _reach(on, at, affine)) ** 3
     # Mehrotra: the second-order term of the complementarity, and a target on the central path.
     offset = on.correct(scaling, at.z, affine.s, affine.z, sigma * mu)
-    rest = ((1.0 - sigma) * rx, (1.0 - sigma) * rz, (1.0 - sigma) * rt)
     d_kappa = at.kappa * at.tau + affine.kappa * affine.tau - sigma * mu
-    ahead = _direction(on, at, scaling, system, constant, rest, offset, d_kappa, refine)
+    ahead = _direction(on, at, scaling, system, constant, residuals, 1.0 - sigma, offset, d_kappa, refine)
     length = 0.99 * _reach(on, at, ahead)
     size = on.sizes(ahead.x) + on.sizes(ahead.z) + on.sizes(ahead.s) + ahead.tau + ahead.kappa
     length = xp.where(xp.isfinite(size) & state.running, length, 0.0 * length)
@@ -317,25 +315,29 @@ def step(on: Algebra, state: Progress, products: Products, refine: int) -> None:
         on.move(value, direction, length)
 
 
-def judge(on: Algebra, at: Iterate, products: Products, tolerance: float) -> tuple[Array, Array]:
-    """How far each item is from optimality, and which have arrived where; FAILED means not yet."""
-    xp, tau, (Px, Az, Ax_s) = on.xp, at.tau, products
+def judge(on: Algebra, at: Iterate, tolerance: float) -> tuple[Array, Array, Residuals]:
+    """How far each item is from optimality, which have arrived where (FAILED means not yet), and what is left."""
+    xp, tau, one = on.xp, at.tau, _ones(on)
+    Px, Az, Ax_s = on.form(at.x), on.columns(at.z), on.rows(at.x) + at.s
     xPx, qx, bz = on.dots(at.x, Px), on.dots(on.q, at.x), on.dots(on.b, at.z)
-    Az_size, ray = on.sizes(Az), on.sizes(Ax_s)
-    beside, missing = Ax_s - on.b * tau, Px + Az + on.q * tau
-    primal = on.sizes(beside) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
-    dual = on.sizes(missing) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
-    slip = abs(on.dots(beside, at.z)) + abs(on.dots(missing, at.x))
-    mass = on.dots(abs(on.q), abs(at.x)) + on.dots(abs(on.b), abs(at.z))
-    gap = value_error(xPx / (tau * tau), qx / tau, bz / tau, slip / (tau * tau), mass / tau)
-    score = xp.maximum(xp.maximum(primal, dual), gap)
+    Px_size, Az_size, ray = on.sizes(Px), on.sizes(Az), on.sizes(Ax_s)
+    dual, primal = on.combine(one, Az, tau, on.q), on.combine(one, Ax_s, -tau, on.b)
+    if on.quadratic:
+        dual = dual + Px
+    outside = on.sizes(primal) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
+    aslant = on.sizes(dual) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
+    slip = abs(on.dots(primal, at.z)) + abs(on.dots(dual, at.x))
+    mass = on.masses(on.q, at.x) + on.masses(on.b, at.z)
+    apart = value_error(xPx / (tau * tau), qx / tau, bz / tau, slip / (tau * tau), mass / tau)
+    score = xp.maximum(xp.maximum(outside, aslant), apart)
     score = xp.where(xp.isfinite(score), score, 0.0 * tau + xp.inf)
     infeasible = (bz < 0) & (Az_size <= -tolerance * bz)
-    unbounded = (qx < 0) & (xp.maximum(on.sizes(Px), ray) <= -tolerance * qx)
+    unbounded = (qx < 0) & (xp.maximum(Px_size, ray) <= -tolerance * qx)
     verdict = xp.full_like(score, FAILED, dtype=xp.int64)
     verdict = xp.where(unbounded, 0 * verdict + NO_MINIMUM, verdict)
     verdict = xp.where(infeasible, 0 * verdict + INFEASIBLE, verdict)
-    return score, xp.where(score <= tolerance, 0 * verdict + OPTIMAL, verdict)
+    verdict = xp.where(score <= tolerance, 0 * verdict + OPTIMAL, verdict)
+    return score, verdict, Residuals(dual, primal, qx + bz + at.kappa + xPx / tau)
 
 
 def gap(on: Algebra, at: Iterate) -> Array:
@@ -349,16 +351,16 @@ def _direction(
     scaling: Any,
     system: Any,
     constant: tuple[Array, Array],
-    residuals: tuple[Array, Array, Array],
+    residuals: Residuals,
+    share: Array,
     offset: Array,
     d_kappa: Array,
     refine: int,
 ) -> Iterate:
-    """The step for given residuals; ``offset`` is W applied to the solution of λ∘u = d_s."""
-    rx, rz, rt = residuals
-    x1, z1 = on.solve(system, rx, offset - rz, refine)
+    """The step that takes a share of the residuals away; ``offset`` is W applied to the solution of λ∘u = d_s."""
+    x1, z1 = on.solve(system, -share * residuals.dual, on.combine(_ones(on), offset, -share, residuals.primal), refine)
     x2, z2 = constant
-    numerator = rt - d_kappa / at.tau + on.dots(on.q, x1) + on.dots(on.b, z1)
+    numerator = share * residuals.gap - d_kappa / at.tau + on.dots(on.q, x1) + on.dots(on.b, z1)
     denominator = at.kappa / at.tau - on.dots(on.q, x2) - on.dots(on.b, z2)
     if on.quadratic:
         xi = at.x / at.tau

@@ -73,7 +73,7 @@ class NumbaAlgebra:
         self._factored = np.empty((on.plan.length, self.lanes))
         self._room = np.empty((on.plan.nodes + 1, self.lanes))
         self._spare = (np.empty_like(b), np.empty_like(b))
-        self._nothing = np.zeros_like(b)
+        self._ends = np.array([self.zero, self.linear])
 
     def rows(self, x: Floats) -> Floats:
         """A x."""
@@ -98,6 +98,12 @@ class NumbaAlgebra:
         """Inner products."""
         out = np.empty(self.lanes)
         kernels.dots(u, v, out)
+        return out
+
+    def masses(self, u: Floats, v: Floats) -> Floats:
+        """Sums of absolute products."""
+        out = np.empty(self.lanes)
+        kernels.masses(u, v, out)
         return out
 
     def sizes(self, v: Floats) -> Floats:
@@ -151,24 +157,11 @@ class NumbaAlgebra:
         self, system: tuple[Floats, Floats, Floats], rx: Floats, rz: Floats, refine: int
     ) -> tuple[Floats, Floats]:
         """The solution of a factored system."""
-        x, z = self._once(rx, rz)
-        for _ in range(refine):
-            # What is missing: rx - Px - Aᵀz and rz - Ax + Hz.
-            ex, ez = rx.copy(), np.empty_like(z)
-            kernels.square(*self.on.cones, *system, z, rz, 1.0, ez)
-            kernels.add_products(ex, self.on.column, self.on.row, self.A, z, -1.0)
-            kernels.add_products(ez, self.on.row, self.on.column, self.A, x, -1.0)
-            if self.quadratic:
-                kernels.add_products(ex, self.on.P_row, self.on.P_column, self.P, x, -1.0)
-            dx, dz = self._once(ex, ez)
-            x += dx
-            z += dz
-        return x, z
-
-    def _once(self, rx: Floats, rz: Floats) -> tuple[Floats, Floats]:
-        """Without refinement."""
-        plan, x, z = self.on.plan, np.empty_like(self.q), np.empty_like(self.b)
-        kernels.substitute(plan.nodes, plan.start, plan.below, plan.position, self._factored, rx, rz, self._room, x, z)
+        on, plan, x, z = self.on, self.on.plan, np.empty_like(self.q), np.empty_like(self.b)
+        pattern = (on.row, on.column, on.P_row, on.P_column)
+        places = (plan.nodes, plan.start, plan.below, plan.position)
+        numbers = (self._factored, self._room, rx, rz)
+        kernels.solve(self._ends, *on.cones[2:], *system, self.A, self.P, *pattern, *places, *numbers, refine, x, z)
         return x, z
 
     def slack(self, scaling: tuple[Floats, Floats, Floats], dz: Floats, offset: Floats) -> Floats:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from drolayers.conic.interior import method
 from drolayers.conic.interior.equilibration import Scaled
-from drolayers.conic.interior.method import Goal, Iterate, Products, Progress
+from drolayers.conic.interior.method import Goal, Iterate, Progress, Residuals
 from drolayers.conic.interior.torch_algebra import TorchAlgebra
 
 Work = Callable[..., tuple[Tensor, ...]]
@@ -36,7 +36,7 @@ class RecordedSteps:
     def __init__(self, example: TorchAlgebra, goal: Goal) -> None:
         self.on, self.goal, self.lock = example.buffered(), goal, threading.Lock()
         self.state = method.begin(self.on, goal)
-        self._products = Products(*(t.clone() for t in method.look(self.on, self.state, goal)))
+        self._residuals = Residuals(*(t.clone() for t in method.look(self.on, self.state, goal)))
         self._begin = _recorded(self._fresh)
         self._look = _recorded(self._judge)
         self._steps = [_recorded(partial(self._advance, refine)) for refine in (0, 1)]
@@ -59,11 +59,11 @@ class RecordedSteps:
         _put(self.state, method.begin(self.on, self.goal))
 
     def _judge(self) -> None:
-        for old, new in zip(self._products, method.look(self.on, self.state, self.goal), strict=True):
+        for old, new in zip(self._residuals, method.look(self.on, self.state, self.goal), strict=True):
             old.copy_(new)
 
     def _advance(self, refine: int) -> None:
-        method.step(self.on, self.state, self._products, refine)
+        method.step(self.on, self.state, self._residuals, refine)
 
 
 @final

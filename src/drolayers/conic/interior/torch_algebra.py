@@ -212,6 +212,10 @@ class TorchAlgebra:
         """Inner products."""
         return (u * v).sum(0)
 
+    def masses(self, u: Tensor, v: Tensor) -> Tensor:
+        """Sums of absolute products."""
+        return (u * v).abs().sum(0)
+
     def sizes(self, v: Tensor) -> Tensor:
         """Largest absolute entries."""
         return v.abs().nan_to_num(nan=torch.inf).amax(0) if v.shape[0] else v.new_zeros(v.shape[1])
