@@ -270,8 +270,8 @@ def test_units_are_taken_back() -> None:
 def test_remembered_points_lie_above_their_level() -> None:
     program, values = _program("socp"), _values("socp", 8)
     batch = Batch.of(program, values)
-    _, passed, _, steps = batch.solve(Goal(level=1e-2))
-    _, same, _, fewer = batch.solve(Goal(level=1e-2, stop=True))
+    _, passed, _, steps, _ = batch.solve(Goal(level=1e-2))
+    _, same, _, fewer, _ = batch.solve(Goal(level=1e-2, stop=True))
     assert passed is not None
     assert same is not None
     degree = program.cones.nonneg + len(program.cones.soc)

@@ -60,11 +60,13 @@ class Active:
         def work(on: Algebra, x: Array, v: Array, seed: Array) -> tuple[Array, ...]:
             return on_face(on, rows, x, v, seed)
 
-        for _ in range(ROUNDS):
+        for k in range(ROUNDS):
             fill = batch.filled(items)
             part = batch[fill]
             given = (t[:, fill].contiguous() for t in (x, v, seed))
-            next_x, next_v, *parts, code = (t[:, : len(items)] for t in part.each(work, *given, name="active"))
+            # Later rounds are of few items, and of every size: not worth a recording each.
+            answer = part.each(work, *given, name=None if k else "active")
+            next_x, next_v, *parts, code = (t[:, : len(items)] for t in answer)
             D, E = (t[:, : len(items)] for t in (part.data.D, part.data.E))
             back = [(t * unit).T for t, unit in zip(parts, (D, E, D, E), strict=True)]
             pulled = pulled.put(items, Pulled(back[0], back[1], back[2], back[3], code[0].long()))

@@ -32,7 +32,7 @@ from drolayers.status import Derivative
 
 Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-ROUNDS = 12
+ROUNDS = 8
 """Newton steps, each of which may change the face."""
 
 POLISHED = 1e-9
@@ -221,19 +221,30 @@ def basis(cones: Cones, z: np.ndarray, s: np.ndarray, lean: float) -> tuple[sp.c
     """U and H; rows within ``lean`` of another face count as active where it is positive, as inactive otherwise."""
     v, linear = z - s, cones.zero + cones.nonneg
     chosen = np.concatenate([np.arange(cones.zero), cones.zero + np.flatnonzero(v[cones.zero : linear] > -lean)])
-    ones = np.ones(chosen.size)
-    blocks = [sp.csr_array((ones, (chosen, np.arange(chosen.size))), shape=(linear, chosen.size))]
-    H, at = [np.zeros(chosen.size)], linear
-    kinds = [(d, None) for d in cones.soc] + [(3, _exponential)] * cones.exp
-    for dimension, curvature in kinds + [(3, partial(_power, alpha)) for alpha in cones.power]:
-        part = slice(at, at + dimension)
-        D = _soc(v[part], lean) if curvature is None else _smooth(z[part], s[part], curvature)
-        d, vectors = np.linalg.eigh(0.5 * (D + D.T))
-        kept = d > 1e-9
-        blocks.append(sp.csr_array(vectors[:, kept]))
-        H.append(np.maximum(1.0 / d[kept] - 1.0, 0.0))
-        at += dimension
-    return sp.csr_array(sp.block_diag(blocks)), np.concatenate(H)
+    rows, columns, entries, H, count = [chosen], [np.arange(chosen.size)], [np.ones(chosen.size)], [], chosen.size
+    H.append(np.zeros(chosen.size))
+    kinds: list[tuple[int, Curvature | None]] = [(d, None) for d in cones.soc] + [(3, _exponential)] * cones.exp
+    kinds += [(3, partial(_power, alpha)) for alpha in cones.power]
+    starts = linear + np.cumsum([0, *(d for d, _ in kinds)])[:-1]
+    for dimension in sorted({d for d, _ in kinds}):
+        here = [(start, curvature) for start, (d, curvature) in zip(starts, kinds, strict=True) if d == dimension]
+        parts = [slice(start, start + dimension) for start, _ in here]
+        D = np.stack(
+            [
+                _soc(v[part], lean) if curvature is None else _smooth(z[part], s[part], curvature)
+                for part, (_, curvature) in zip(parts, here, strict=True)
+            ]
+        )
+        d, vectors = np.linalg.eigh(0.5 * (D + D.transpose(0, 2, 1)))
+        cone, which = np.nonzero(d > 1e-9)
+        at = np.array([start for start, _ in here])[cone]
+        rows.append((at[:, None] + np.arange(dimension)).ravel())
+        columns.append(np.repeat(count + np.arange(cone.size), dimension))
+        entries.append(vectors[cone, :, which].ravel())
+        H.append(np.maximum(1.0 / d[cone, which] - 1.0, 0.0))
+        count += cone.size
+    place = (np.concatenate(rows), np.concatenate(columns))
+    return sp.csr_array((np.concatenate(entries), place), shape=(v.size, count)), np.concatenate(H)
 
 
 def _soc(v: np.ndarray, lean: float) -> np.ndarray:

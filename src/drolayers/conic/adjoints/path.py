@@ -54,7 +54,7 @@ class Path:
         if passed is None:
             goal = Goal(level=self.level, stop=True)
             fill = batch.filled(items)
-            _, passed, *_ = batch[fill].solve(goal)
+            passed = batch[fill].solve(goal).passed
             assert passed is not None
             passed = passed.pick(items)
         at = [v / passed.tau for v in (passed.x, passed.z, passed.s)]
@@ -66,11 +66,13 @@ class Path:
             g, h = on.solve(on.factor(on.scale(s, z), PATH_SHIFT), seed, 0.0 * z, REFINE)
             return x, z, s, g, h, (missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
 
-        for _ in range(ROUNDS):
+        for k in range(ROUNDS):
             fill = batch.filled(items)
             part = batch[fill]
             given = (t[:, fill].contiguous() for t in (*at, seed))
-            x, z, s, g, h, missed = (t[:, : len(items)] for t in part.each(work, *given, name=("path", self.level)))
+            # Later rounds are of few items, and of every size: not worth a recording each.
+            answer = part.each(work, *given, name=None if k else ("path", self.level))
+            x, z, s, g, h, missed = (t[:, : len(items)] for t in answer)
             for target, value in zip(at, (x, z, s), strict=True):
                 target[:, items] = value
             D, E = (t[:, : len(items)] for t in (part.data.D, part.data.E))

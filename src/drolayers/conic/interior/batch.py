@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,6 +35,16 @@ interpreter."""
 
 CACHE = 1 << 21
 """Bytes that more than the least number of lanes may take, so that they stay in the cache."""
+
+
+class Solved(NamedTuple):
+    """The best iterates of a batch, those that were remembered, verdicts, numbers of steps, and distances."""
+
+    best: Iterate
+    passed: Iterate | None
+    verdict: Tensor
+    steps: Tensor
+    score: Tensor
 
 
 class Plans:
@@ -97,19 +107,19 @@ class Batch:
         program, device = self.program, self.data.q.device
         return _PLANS.get(program, ("arrow", device), lambda: SystemPlan.of(program, device))  # type: ignore[no-any-return]
 
-    def solve(self, goal: Goal) -> tuple[Iterate, Iterate | None, Tensor, Tensor]:
-        """The best iterates, those that were remembered, verdicts and numbers of steps."""
+    def solve(self, goal: Goal) -> Solved:
+        """The best iterates, and what became of each item."""
         if self.recorded:
             state = _RECORDINGS.solve(TorchAlgebra(self._plan, self.data), goal)
-            return state.best, state.passed, state.verdict, state.steps
+            return Solved(state.best, state.passed, state.verdict, state.steps, state.score)
 
         def work(on: Algebra) -> tuple[Any, ...]:
             state = method.solve(DirectSteps(on, goal), goal.max_iter)
             passed = () if state.passed is None else state.passed.parts
-            return *state.best.parts, state.verdict[None], state.steps[None], *passed
+            return *state.best.parts, state.verdict[None], state.steps[None], state.score[None], *passed
 
-        *best, verdict, steps = (found := self.each(work))[:7]
-        return _iterate(best), _iterate(found[7:]) if len(found) > 7 else None, verdict[0], steps[0]
+        *best, verdict, steps, score = (found := self.each(work))[:8]
+        return Solved(_iterate(best), _iterate(found[8:]) if len(found) > 8 else None, verdict[0], steps[0], score[0])
 
     def each(self, work: Work, *given: Tensor, name: Any = None) -> tuple[Tensor, ...]:
         """Do some work on all items; on a GPU it is recorded under its name, if it has one."""

@@ -70,25 +70,27 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
     return Polish(x, v, z, s, done, next_x, next_v, face, system)
 
 
-def polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Points taken to machine precision, batch last, in equilibrated units; where that fails they stay as they are."""
+def polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor, items: Tensor) -> Tensor:
+    """Take some points to machine precision, in place, batch last, in equilibrated units; which of them were."""
     rows = cone_rows(batch.program.cones, None if batch.algebra == "numba" else x.device)
-    at, v, items = x.clone(), z - s, torch.arange(len(batch), device=x.device)
-    x, z, s = x.clone(), z.clone(), s.clone()
+    at, v, done_at_all = x.clone(), z - s, torch.zeros(len(batch), dtype=torch.bool, device=x.device)
 
     def work(on: Algebra, x: Array, v: Array) -> tuple[Array, ...]:
         found = polish(on, rows, x, v)
         return found.x, found.z, found.s, found.next_x, found.next_v, found.done[None] + 0.0
 
-    for _ in range(ROUNDS):
-        fill = batch.filled(items)
-        given = (t[:, fill].contiguous() for t in (at, v))
-        *found, next_x, next_v, done = (t[:, : len(items)] for t in batch[fill].each(work, *given, name="polish"))
-        chosen = done[0] > 0
-        for target, value in zip((x, z, s), found, strict=True):
-            target[:, items[chosen]] = value[:, chosen]
-        at[:, items], v[:, items] = next_x, next_v
-        items = items[~chosen]
+    for k in range(ROUNDS):
         if not items.numel():
             break
-    return x, z, s
+        fill = batch.filled(items)
+        given = (t[:, fill].contiguous() for t in (at, v))
+        # Later rounds are of few items, and of every size: not worth a recording each.
+        found = batch[fill].each(work, *given, name=None if k else "polish")
+        *points, next_x, next_v, done = (t[:, : len(items)] for t in found)
+        chosen = done[0] > 0
+        for target, value in zip((x, z, s), points, strict=True):
+            target[:, items[chosen]] = value[:, chosen]
+        at[:, items], v[:, items] = next_x, next_v
+        done_at_all[items[chosen]] = True
+        items = items[~chosen]
+    return done_at_all

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
-from drolayers.conic.interior.method import Goal
+from drolayers.conic.interior.method import NEAR, Goal
 from drolayers.conic.interior.polish import polished
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
@@ -20,7 +20,8 @@ SYMMETRIC = frozenset({"zero", "nonneg", "soc"})
 """The cones of our method."""
 
 POLISH = 1e-9
-"""Tolerances below this are met on the active face: the path itself ends where arithmetic does."""
+"""Tolerances below this are met on the active face, as are those that the path falls short of: it ends where arithmetic
+does."""
 
 
 @final
@@ -53,18 +54,15 @@ class Interior:
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
             values = values[torch.arange(rounded(items), device=values.q.device).clamp(max=items - 1)]
         batch = Batch.of(program, values, self.algebra)
-        best, passed, verdict, steps = batch.solve(Goal(self.tolerance, self.max_iter, level))
+        best, passed, verdict, steps, score = batch.solve(Goal(self.tolerance, self.max_iter, level))
         # A certificate needs no division by τ, and τ is next to nothing then.
         usable = (verdict <= int(Status.INACCURATE)) | (best.tau > 1e-8)
         tau = torch.where(usable, best.tau, torch.ones_like(best.tau))
-        points = (best.x / tau, best.z / tau, best.s / tau)
-        if self.tolerance < POLISH:
-            solved = verdict == int(Status.OPTIMAL)
-            better = polished(batch, *points)
-            x, z, s = (torch.where(solved, new, old) for new, old in zip(better, points, strict=True))
-            points = (x, z, s)
+        x, z, s = best.x / tau, best.z / tau, best.s / tau
+        short = usable & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
+        verdict = torch.where(polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
         D, E = batch.data.D, batch.data.E
-        x, z, s = (_first(v * unit, items) for v, unit in zip(points, (D, E, 1.0 / E), strict=True))
+        x, z, s = (_first(v * unit, items) for v, unit in ((x, D), (z, E), (s, 1.0 / E)))
         kept = None if passed is None else passed.pick(slice(items))
         return Points(x, z, s, verdict[:items], steps[:items], kept)
 
