@@ -30,8 +30,8 @@ LANES = 32
 of the time to the interpreter, and more wait for the slowest."""
 
 ALONE = 1 << 19
-"""Numbers that a batch must have to be shared by several threads: those of less spend their time waiting for the
-interpreter."""
+"""Numbers that the lanes of a thread must have for a batch to be shared by several: with less, threads spend their time
+waiting for the interpreter."""
 
 CACHE = 1 << 21
 """Bytes that more than the least number of lanes may take, so that they stay in the cache."""
@@ -136,7 +136,8 @@ class Batch:
 
         structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
         items, arrays = len(self), [t.numpy() for t in (self.data.A, self.data.P, self.data.q, self.data.b, *given)]
-        threads = torch.get_num_threads() if structure.numbers * items > ALONE else 1
+        crowd = structure.numbers * min(lane_count(structure.numbers, items, 1), items)
+        threads = torch.get_num_threads() if crowd > ALONE else 1
         lanes = lane_count(structure.numbers, items, threads)
         parts = [slice(start, min(start + lanes, items)) for start in range(0, items, lanes)]
         threads = min(threads, len(parts))
