@@ -105,4 +105,6 @@ def _solved(on: Algebra, system: Any, face: Face, seed: Array) -> tuple[Array, A
         dg, dh = on.solve(system, missing, beside, 0)
         dh = face.project(dh)
         g, h = g + dg, h + dh
+        if on.enough((on.sizes(dg) <= ROUNDING * on.sizes(g)) & (on.sizes(dh) <= ROUNDING * on.sizes(h))):
+            break
     return g, h, dg, dh

@@ -51,6 +51,9 @@ must not be held by this."""
 CENTRING = 6
 """Newton steps towards a point of the central path."""
 
+MOVED = 1e-7
+"""Length of a Newton step after which the next one would be lost to rounding."""
+
 OPTIMAL, FAILED = int(Status.OPTIMAL), int(Status.FAILED)
 INFEASIBLE, NO_MINIMUM = int(Status.INFEASIBLE), int(Status.NO_MINIMUM)
 
@@ -103,6 +106,9 @@ class Algebra(Protocol):
 
     def keep(self, target: Array, source: Array, chosen: Array) -> None:
         """Copy some items, in place."""
+
+    def enough(self, done: Array) -> bool:
+        """Whether all items are done and work may end early; never where it may be recorded."""
 
     def margin(self, v: Array) -> Array:
         """The smallest eigenvalue over all cones, ``(batch,)``: positive inside."""
@@ -418,6 +424,8 @@ def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> tuple[Ar
         length = xp.where(xp.isfinite(on.sizes(dx) + on.sizes(dz) + on.sizes(ds)), length, 0.0 * length)
         for value, direction in ((x, dx), (z, dz), (s, ds)):
             on.move(value, direction, length)
+        if on.enough((target <= level) & (on.sizes(dx) <= MOVED) & (on.sizes(dz) <= MOVED) & (on.sizes(ds) <= MOVED)):
+            break
     primal, dual = on.sizes(on.rows(x) + s - on.b), on.sizes(on.form(x) + on.columns(z) + on.q)
     orthant, cones = slice(on.zero, on.linear), slice(on.linear, None)
     missed = on.sizes(s[orthant] * z[orthant] - level) / level

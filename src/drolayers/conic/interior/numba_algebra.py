@@ -126,6 +126,10 @@ class NumbaAlgebra:
         """Copy some items, in place."""
         kernels.keep(target, source, chosen)
 
+    def enough(self, done: NDArray[np.bool_]) -> bool:
+        """Whether all items are done."""
+        return bool(done.all())
+
     def margin(self, v: Floats) -> Floats:
         """The smallest eigenvalue over all cones."""
         out = np.empty(self.lanes)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drolayers.conic.interior.batch import Batch
 from drolayers.conic.interior.face import ConeRows, Face, cone_rows
-from drolayers.conic.interior.method import SHIFT, Algebra
+from drolayers.conic.interior.method import MOVED, SHIFT, Algebra
 
 Array = Any
 
@@ -64,6 +64,8 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
         face = Face.at(xp, rows, v)
         if k == 0:
             next_x, next_v = x, v
+        if on.enough((on.sizes(step) <= MOVED) & (on.sizes(turn) <= MOVED)):
+            break
     z, s = face.split(v)
     left = xp.maximum(on.sizes(on.form(x) + on.columns(z) + on.q), on.sizes(on.rows(x) + s - on.b))
     done = first.same(face) & (left <= POLISHED * (1.0 + xp.maximum(on.sizes(x), on.sizes(v))))
