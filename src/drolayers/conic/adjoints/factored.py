@@ -32,7 +32,7 @@ from drolayers.status import Derivative
 
 Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-ROUNDS = 8
+ROUNDS = 5
 """Newton steps, each of which may change the face."""
 
 POLISHED = 1e-9

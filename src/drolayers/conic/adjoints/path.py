@@ -24,7 +24,7 @@ with the others; much more, and its width is lost to rounding."""
 REFINE = 3
 """Refinements of the adjoint system."""
 
-ROUNDS = 8
+ROUNDS = 5
 """Times that Newton's method is called for an item that has not met the path."""
 
 MET = 1e-4

@@ -48,8 +48,8 @@ PATH_SHIFT = 1e-10
 """The same on the central path, where systems are better conditioned, and columns that the barrier alone holds far away
 must not be held by this."""
 
-CENTRING = 6
-"""Newton steps towards a point of the central path."""
+CENTRING = 10
+"""Newton steps towards a point of the central path, at most."""
 
 MOVED = 1e-7
 """Length of a Newton step after which the next one would be lost to rounding."""

@@ -25,7 +25,7 @@ from drolayers.conic.interior.torch_algebra import TorchAlgebra
 Work = Callable[..., tuple[Tensor, ...]]
 """From an algebra and tensors to tensors."""
 
-KEPT = 32
+KEPT = 64
 """Recordings that are kept; each holds the workspace of its batch."""
 
 
