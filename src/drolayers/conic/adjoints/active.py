@@ -19,7 +19,7 @@ from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.face import ConeRows, Face, cone_rows
 from drolayers.conic.interior.method import Algebra
-from drolayers.conic.interior.polish import ROUNDS, polish
+from drolayers.conic.interior.polish import MARGIN, ROUNDS, polish
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Derivative
 
@@ -27,9 +27,6 @@ Array = Any
 
 REFINE = 6
 """Refinements of the adjoint system."""
-
-MARGIN = 1e-9
-"""How far from a kink a solution must be, in equilibrated units, where numbers are about one."""
 
 SETTLED = 1e-7
 """By how much the last refinement may have moved the adjoint solution, relative to its size."""

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
 from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.polish import MARGIN, POLISHED
 from drolayers.conic.program import ConeProgram, Cones, Values, matrices
 from drolayers.status import Derivative
 
@@ -35,14 +36,8 @@ Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 ROUNDS = 5
 """Newton steps, each of which may change the face."""
 
-POLISHED = 1e-9
-"""What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""
-
 ENOUGH = 1e-13
-"""What is as good as nothing, in the same units."""
-
-MARGIN = 1e-9
-"""How close to another face a row may be, in the same units, before both are looked at."""
+"""What of the optimality conditions is as good as nothing, in equilibrated units."""
 
 AGREE = 1e-5
 """Up to which relative difference derivatives of two faces agree."""

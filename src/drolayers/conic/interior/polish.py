@@ -32,6 +32,9 @@ leave inconsistent moves multipliers by that much divided by this."""
 POLISHED = 1e-9
 """What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""
 
+MARGIN = 1e-9
+"""How far from another face a solution must be to be differentiated on its own alone, in the same units."""
+
 
 class Polish(NamedTuple):
     """A point after Newton's steps on a face, and where to begin if that was not the face (``done`` is false)."""
