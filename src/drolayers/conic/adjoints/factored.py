@@ -33,7 +33,7 @@ from drolayers.status import Derivative
 
 Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-ROUNDS = 5
+ROUNDS = 12
 """Newton steps, each of which may change the face."""
 
 ENOUGH = 1e-13

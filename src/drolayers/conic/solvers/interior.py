@@ -69,7 +69,7 @@ class Interior:
             second = [_first(v * unit, items) for v, unit in ((x, D), (z, E), (s, 1.0 / E))]
             given = values[done]
             left = [optimality(program, given, *(v[done] for v in points)) for points in (first, second)]
-            done = done[left[1] < left[0]]
+            done = done[(left[1] < left[0]) | (left[1] <= self.tolerance)]
             first = [old.index_copy(0, done, new[done]) for old, new in zip(first, second, strict=True)]
             verdict = verdict.index_fill(0, done, int(Status.OPTIMAL))
         x, z, s = first
