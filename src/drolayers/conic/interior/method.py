@@ -51,7 +51,7 @@ must not be held by this."""
 CENTRING = 10
 """Newton steps towards a point of the central path, at most."""
 
-MOVED = 1e-7
+MOVED = 1e-12
 """Length of a Newton step after which the next one would be lost to rounding."""
 
 OPTIMAL, FAILED = int(Status.OPTIMAL), int(Status.FAILED)

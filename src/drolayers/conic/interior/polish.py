@@ -19,7 +19,7 @@ from drolayers.conic.interior.method import MOVED, SHIFT, Algebra
 
 Array = Any
 
-ROUNDS = 4
+ROUNDS = 6
 """Faces that are tried for an item."""
 
 NEWTON = 4

@@ -12,7 +12,6 @@ from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
 from drolayers.conic.interior.method import NEAR, Goal
 from drolayers.conic.interior.polish import polished
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.residuals import optimality
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.contract import Capabilities, Points
 from drolayers.status import Status
@@ -60,21 +59,12 @@ class Interior:
         usable = (verdict <= int(Status.INACCURATE)) | (best.tau > 1e-8)
         tau = torch.where(usable, best.tau, torch.ones_like(best.tau))
         x, z, s = best.x / tau, best.z / tau, best.s / tau
-        D, E = batch.data.D, batch.data.E
-        first = [_first(v * unit, items) for v, unit in ((x, D), (z, E), (s, 1.0 / E))]
         short = usable & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
-        done = polished(batch, x, z, s, short.nonzero()[:, 0])[:items].nonzero()[:, 0]
-        verdict = verdict[:items]
-        if done.numel():
-            second = [_first(v * unit, items) for v, unit in ((x, D), (z, E), (s, 1.0 / E))]
-            given = values[done]
-            left = [optimality(program, given, *(v[done] for v in points)) for points in (first, second)]
-            done = done[(left[1] < left[0]) | (left[1] <= self.tolerance)]
-            first = [old.index_copy(0, done, new[done]) for old, new in zip(first, second, strict=True)]
-            verdict = verdict.index_fill(0, done, int(Status.OPTIMAL))
-        x, z, s = first
+        verdict = torch.where(polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
+        D, E = batch.data.D, batch.data.E
+        x, z, s = (_first(v * unit, items) for v, unit in ((x, D), (z, E), (s, 1.0 / E)))
         kept = None if passed is None else passed.pick(slice(items))
-        return Points(x, z, s, verdict, steps[:items], kept)
+        return Points(x, z, s, verdict[:items], steps[:items], kept)
 
     def with_tolerance(self, tolerance: float) -> Interior:
         """The same solver, asked for another accuracy."""
