@@ -147,7 +147,9 @@ def check(
     status = solution.statuses[0]
     assert_right_or_failed(status, float(solution.objective), expected)
     value = float(problem.worst_case_cost({x: torch.tensor([STOCK * size], dtype=torch.float64)}, row, nominal))
-    assert np.isnan(value) or value == pytest.approx(expected, rel=1e-6, abs=0.0)
+    # An evaluation has no status of its own: NaN is its failure.
+    digits = 1e-6 if status == Status.OPTIMAL else 1e-4
+    assert np.isnan(value) or value == pytest.approx(expected, rel=digits, abs=0.0)
     if natural:
         assert status == Status.OPTIMAL
         assert not np.isnan(value)
@@ -188,15 +190,22 @@ def lifted_disc(size: float) -> dro.support.Support:
     return dro.support.Conic([np.eye(3), [[0.0, 0.0, -1.0]]], [[size, size, 0.0], [-2.0 * size]], lifted=1)
 
 
+def squared_disc(size: float) -> dro.support.Support:
+    """The same as a square below a constant, [2(y - c); r² - 1; r² + 1], with coefficients that have no unit."""
+    square = 4.0 * size**2
+    return dro.support.Conic([2.0 * np.eye(4, 2)], [[2.0 * size, 2.0 * size, 1.0 - square, -1.0 - square]])
+
+
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("support", [disc, lifted_disc], ids=["disc", "lifted disc"])
-def test_balls_of_order_two_on_conic_supports(support: Callable[[float], dro.support.Support], size: float) -> None:
+@pytest.mark.parametrize("support", [disc, lifted_disc, squared_disc])
+@pytest.mark.parametrize("order", [1, 2])
+def test_balls_on_conic_supports(support: Callable[[float], dro.support.Support], size: float, order: int) -> None:
     """All atoms are short, and all move up by the radius, well within the support."""
-    problem, x = newsvendor(lambda y: dro.Wasserstein(y, 3, 2, 2), size, 2, support(size))
+    problem, x = newsvendor(lambda y: dro.Wasserstein(y, 3, 2, order), size, 2, support(size))
     atoms = size * torch.tensor([[[0.9, 1.0], [1.2, 1.1], [1.0, 0.8]]], dtype=torch.float64)
     weights = torch.tensor([[0.3, 0.45, 0.25]], dtype=torch.float64)
     expected = 3 * (0.3 * 0.9 + 0.45 * 1.2 + 0.25 - STOCK + 0.3) * size
-    check(problem, x, size, [0.3 * size], (atoms, weights), expected, natural=True)
+    check(problem, x, size, [0.3 * size], (atoms, weights), expected, natural=support is not squared_disc)
 
 
 @pytest.mark.parametrize("support", [dro.support.Reals(), dro.support.Nonnegative()], ids=["reals", "nonnegative"])

@@ -443,3 +443,318 @@ def test_bad_moments(moment: Callable[[], m.Moment], message: str) -> None:
 def test_bad_supports(support: Callable[[], dro.support.Support]) -> None:
     with pytest.raises(dro.ModelError):
         dro.Uncertain(2, support())
+
+
+# --- Infinite worst cases --------------------------------------------------------------------------------------------
+
+ACROSS, ALONG = [1.0, 0.0], [1.0, 1.0]
+SQUARE_CONE = [[2.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+ENDLESS: dict[str, Callable[[], list[m.Moment]]] = {
+    # The first four bound no direction at both ends, or none at the upper one; all others leave y₂ alone.
+    "mean": lambda: [m.Linear(mu=ALONG)],
+    "mean from below": lambda: [m.Linear(mu=[-1.0, -1.0])],
+    "one-sided square": lambda: [m.PositiveSquare(mu=ALONG)],
+    "one-sided square from below": lambda: [m.PositiveSquare(mu=[-1.0, -1.0])],
+    "absolute": lambda: [m.Absolute(mu=ACROSS)],
+    "power 1.5": lambda: [m.AbsolutePower(1.5, mu=ACROSS)],
+    "power 3": lambda: [m.AbsolutePower(3, mu=ACROSS)],
+    "singular image": lambda: [m.Norm(2, A=[ACROSS, [2.0, 0.0]])],
+    "one coordinate": lambda: [m.SquaredNorm([0])],
+    "multiple": lambda: [2.0 * m.Norm(1, A=[ACROSS])],
+    "sum": lambda: [m.SquaredNorm([0]) + m.Absolute(mu=ACROSS)],
+    "tilted sum": lambda: [m.Absolute(mu=ACROSS) + m.Linear(mu=[0.0, -1.0])],
+    "maximum": lambda: [m.maximum(m.SquaredNorm([0]), m.Absolute(mu=ACROSS))],
+    "conic": lambda: [m.Conic([[[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]], [[0.0, 0.0]])],
+    "conic square": lambda: [m.Conic([SQUARE_CONE], [[0.0, 1.0, -1.0]])],
+    # What y₂ earns pays for any square of y₁: there is no direction along which the cost grows for ever.
+    "square less y₂": lambda: [m.SquaredNorm([0]) + m.Linear(mu=[0.0, -1.0])],
+    "one-sided square less y₂": lambda: [m.PositiveSquare(mu=ACROSS) + m.Linear(mu=[0.0, -1.0])],
+    "power 1.5 less y₂": lambda: [m.AbsolutePower(1.5, mu=ACROSS) + m.Linear(mu=[0.0, -1.0])],
+    "power 3 less y₂": lambda: [m.AbsolutePower(3, mu=ACROSS) + m.Linear(mu=[0.0, -1.0])],
+    "conic square less y₂": lambda: [m.Conic([[[2.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]], [[0, 1.0, -1.0]])],
+    "y₂ from below": lambda: [m.PositiveSquare(mu=[0.0, -1.0])],
+}
+OPEN: dict[str, dro.support.Support] = {
+    "reals": dro.support.Reals(),
+    "nonnegative": dro.support.Nonnegative(),
+    "half box": dro.support.Box([-np.inf, 0.0], [1.0, np.inf]),
+    "wedge": dro.support.Polyhedron([[-2.0, 1.0], [1.0, -2.0]], [0.0, 0.0]),
+    # y₁² ≤ y₂ + 1.
+    "parabola": dro.support.Conic([[[1.0, 0], [0, 0.5], [0, 0.5]]], [[0.0, 0.0, -1.0]]),
+    "quadrant and strip": dro.support.Nonnegative() & dro.support.Polyhedron([[1.0, -1.0]], [2.0]),
+}
+COSTLY: dict[str, Callable[[cp.Variable, dro.Uncertain], cp.Expression]] = {
+    "newsvendor": lambda x, y: cp.sum(cp.maximum(3 * (y - x), x - y)),
+    "joint": lambda x, y: cp.max(cp.hstack([y - x, x - y])),
+    "total": lambda x, y: cp.pos(cp.sum(y) - cp.sum(x)) + cp.sum(cp.square(x)),
+    "portfolio": lambda x, y: y @ (1 + cp.square(x)) if y.is_nonneg() else y @ (x - 9),
+    "tail": lambda x, y: dro.cvar(cp.sum(cp.maximum(3 * (y - x), x - y)), 0.8),
+    "first": lambda x, y: cp.pos(y[0] - x[0]) + cp.square(x[1]),
+    "tail of the first": lambda x, y: dro.cvar(cp.pos(y[0] - x[0]) + cp.square(x[1]), 0.8),
+    "recourse": lambda x, y: dro.recourse([3.0, 3.0, 1.0, 1.0], np.hstack([np.eye(2), -np.eye(2)]), y - x),
+}
+INFINITE = [
+    *[(kind, "reals", "newsvendor") for kind in ENDLESS],
+    *[("mean", "reals", cost) for cost in ("joint", "portfolio", "tail", "recourse")],
+    ("mean", "half box", "newsvendor"),
+    ("mean from below", "nonnegative", "joint"),
+    ("mean from below", "wedge", "newsvendor"),
+    ("mean from below", "quadrant and strip", "total"),
+    ("one-sided square from below", "wedge", "total"),
+    ("one-sided square from below", "nonnegative", "portfolio"),
+    ("absolute", "nonnegative", "tail"),
+    ("absolute", "half box", "recourse"),
+    ("power 3", "nonnegative", "total"),
+    ("power 1.5", "parabola", "newsvendor"),
+    ("one coordinate", "parabola", "joint"),
+    ("one coordinate", "quadrant and strip", "newsvendor"),
+    ("singular image", "half box", "joint"),
+    ("sum", "nonnegative", "newsvendor"),
+    ("tilted sum", "nonnegative", "recourse"),
+    ("maximum", "half box", "total"),
+    ("maximum", "parabola", "newsvendor"),
+    ("conic", "nonnegative", "newsvendor"),
+    ("conic square", "parabola", "recourse"),
+    ("square less y₂", "reals", "first"),
+    ("square less y₂", "quadrant and strip", "tail of the first"),
+    ("one-sided square less y₂", "nonnegative", "first"),
+    ("power 1.5 less y₂", "nonnegative", "tail of the first"),
+    ("power 3 less y₂", "nonnegative", "first"),
+    ("conic square less y₂", "reals", "first"),
+    ("y₂ from below", "parabola", "first"),
+    ("mean from below", "parabola", "tail of the first"),
+]
+
+
+def endless_theta(ambiguity: dro.MomentSet) -> Tensor:
+    """Three sizes of the bounds, each with room for some point of every support."""
+    located = {"sigma": tensor([1e-4], [1.0], [1e4])}
+    rest = tensor([0.0], [0.5], [-3.0])
+    parts = {
+        name: located.get(name.split(".")[-1], rest).expand(3, int(np.prod(shape))).reshape(3, *shape)
+        for name, shape in ambiguity.parameters.items()
+    }
+    return ambiguity.pack(parts)
+
+
+@pytest.mark.parametrize(("kind", "support", "cost"), INFINITE, ids=list(map(" / ".join, INFINITE)))
+def test_infinite_worst_cases(kind: str, support: str, cost: str) -> None:
+    """Whatever the decision, some distributions of the set cost more than any number; at three sizes of the bounds."""
+    y, x = dro.Uncertain(2, OPEN[support]), cp.Variable(2)
+    ambiguity = dro.MomentSet(y, ENDLESS[kind]())
+    problem = dro.DecisionProblem(COSTLY[cost](x, y), [x >= -5, x <= 5], ambiguity)
+    theta = endless_theta(ambiguity)
+    assert problem.solve(theta).statuses == [UNBOUNDED] * 3
+    at = {v: torch.zeros(3, *v.shape, dtype=torch.float64) for v in problem.variables}
+    assert problem.worst_case_cost(at, theta).tolist() == [np.inf] * 3
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e6])
+def test_infinite_worst_cases_of_other_sizes(size: float) -> None:
+    """A second stage that is infeasible for some outcomes, and a mean without an upper end."""
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    second = dro.recourse([1.0, 1.0], [[1.0, -1.0], [1.0, -1.0]], y - x)
+    nominal = size * atoms(1)[0], atoms(1)[1]
+    for norm in (1, 2, np.inf):
+        problem = dro.DecisionProblem(second, [], dro.Wasserstein(y, 3, norm, 2))
+        assert problem.solve(tensor([0.1 * size]), nominal).statuses == [UNBOUNDED]
+    problem, _ = newsvendor(mean_only, dro.support.Nonnegative())
+    assert problem.solve(tensor([-1.0, -1.0, -size])).statuses == [UNBOUNDED]
+
+
+# --- Sets that touch their support ------------------------------------------------------------------------------------
+
+Touching = tuple[Callable[[float], dro.support.Support], Callable[[], list[m.Moment]], list[tuple[float, float]], float]
+
+
+def unit_disc(size: float) -> dro.support.Support:
+    return dro.support.Conic([np.eye(3, 2)], [[0.0, 0.0, -size]])
+
+
+TOUCHING: dict[str, Touching] = {
+    # Support at a size, moments, (parameter, its degree), and the cost of the best order at size one.
+    "box, square": (
+        lambda s: dro.support.Box(0.0, s),
+        lambda: [m.SquaredNorm()],
+        [(1.5, 1), (0.5, 1), (0.25, 2)],
+        0.45,
+    ),
+    "box, norm": (lambda s: dro.support.Box(0.0, s), lambda: [m.Norm(2)], [(1.5, 1), (0.5, 1), (0.5, 1)], 0.45),
+    "box, deviations": (lambda s: dro.support.Box(0.0, s), lambda: [m.Norm(1)], [(1.5, 1), (0.5, 1), (0.5, 1)], 0.45),
+    "corner, square": (
+        lambda s: dro.support.Box(0.0, s),
+        lambda: [m.SquaredNorm()],
+        [(1.3, 1), (1.4, 1), (0.25, 2)],
+        0.6,
+    ),
+    # y₁ = 1 for certain, y₂ anything: the best order of the second product is 3/4.
+    "box, power 3": (
+        lambda s: dro.support.Box(0.0, s),
+        lambda: [m.AbsolutePower(3, mu=ACROSS)],
+        [(1.5, 1), (0.125, 3)],
+        1.275,
+    ),
+    "box, one-sided square": (
+        lambda s: dro.support.Box(0.0, s),
+        lambda: [m.PositiveSquare(mu=[-1.0, 0.0])],
+        [(-1.5, 1), (0.25, 2)],
+        1.275,
+    ),
+    "quadrant, norm": (lambda s: dro.support.Nonnegative(), lambda: [m.Norm(2)], [(-0.5, 1), (1.0, 1), (0.5, 1)], 0.3),
+    "half-plane, square": (
+        lambda s: dro.support.Polyhedron([[-1.0, -1.0]], [-2.0 * s]),
+        lambda: [m.SquaredNorm()],
+        [(0.0, 1), (0.0, 1), (2.0, 2)],
+        0.6,
+    ),
+    "ellipsoid, square": (
+        lambda s: dro.support.Ellipsoid([0.0, 0.0], s * np.eye(2)),
+        lambda: [m.SquaredNorm()],
+        [(2.0, 1), (0.0, 1), (1.0, 2)],
+        0.3,
+    ),
+    "disc, square": (unit_disc, lambda: [m.SquaredNorm()], [(2.0, 1), (0.0, 1), (1.0, 2)], 0.3),
+    "disc, norm": (unit_disc, lambda: [m.Norm(1)], [(2.0, 1), (0.0, 1), (1.0, 1)], 0.3),
+}
+
+
+def assert_keeps_its_promise(status: Status, found: float, expected: float) -> None:
+    """Optimal: six digits; inaccurate: four; otherwise it failed."""
+    assert status in (OPTIMAL, INACCURATE, Status.FAILED)
+    if status.ok:
+        assert found == pytest.approx(expected, rel=1e-6 if status == OPTIMAL else 1e-4, abs=0.0), status
+
+
+def priced(
+    ambiguity: Callable[[dro.Uncertain], AmbiguitySet], support: dro.support.Support
+) -> tuple[dro.DecisionProblem, cp.Variable]:
+    """Two items at 0.3 each: for outcomes that are certain one orders them."""
+    y, x = dro.Uncertain(2, support), cp.Variable(2)
+    return dro.DecisionProblem(0.3 * cp.sum(x) + cp.sum(cp.maximum(3 * (y - x), x - y)), [], ambiguity(y)), x
+
+
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e5])
+@pytest.mark.parametrize("name", list(TOUCHING))
+def test_sets_that_touch_their_support(name: str, size: float) -> None:
+    support, moments, parameters, expected = TOUCHING[name]
+    problem, _ = priced(lambda y: dro.MomentSet(y, moments()), support(size))
+    solution = problem.solve(tensor([value * size**degree for value, degree in parameters]))
+    assert_keeps_its_promise(solution.statuses[0], float(solution.objective) / size, expected)
+
+
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e5])
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+def test_balls_that_touch_their_support(norm: float, order: int, size: float) -> None:
+    """All atoms lie at (1.5, 0.5), half a size from the box: a ball of that radius has all its mass at (1, 0.5).
+
+    In the norm of the largest coordinate y₂ may move by a half as well, up and down.
+    """
+    problem, _ = priced(ball(norm, order), dro.support.Box(0.0, size))
+    nominal = size * torch.tensor([1.5, 0.5]).double().expand(1, 3, 2), torch.full((1, 3), 1 / 3).double()
+    solution = problem.solve(tensor([0.5 * size]), nominal)
+    expected = 1.275 if norm == np.inf else 0.45
+    assert_keeps_its_promise(solution.statuses[0], float(solution.objective) / size, expected)
+
+
+# --- Constants that are no numbers ------------------------------------------------------------------------------------
+
+NAN, INF = float("nan"), float("inf")
+Builder = Callable[[cp.Variable, dro.Uncertain], tuple[cp.Expression, list[cp.Constraint]]]
+
+
+def usual(x: cp.Variable, y: dro.Uncertain) -> cp.Expression:
+    return cp.sum(cp.maximum(3 * (y - x), x - y))
+
+
+NO_NUMBERS: dict[str, Builder] = {
+    "upper bound": lambda x, y: (usual(x, y), [x <= INF]),
+    "lower bound": lambda x, y: (usual(x, y), [x >= -INF]),
+    "one of the bounds": lambda x, y: (usual(x, y), [x <= np.array([1.0, INF])]),
+    "bound that nothing satisfies": lambda x, y: (usual(x, y), [x >= INF]),
+    "equation": lambda x, y: (usual(x, y), [x[0] == NAN]),
+    "right-hand side": lambda x, y: (usual(x, y), [cp.sum(x) <= NAN]),
+    "coefficient": lambda x, y: (usual(x, y), [np.array([1.0, NAN]) @ x <= 1]),
+    "infinite coefficient": lambda x, y: (usual(x, y), [INF * x[0] <= 1]),
+    "norm": lambda x, y: (usual(x, y), [cp.norm(x) <= INF]),
+    "centre of a norm": lambda x, y: (usual(x, y), [cp.norm(x - np.array([NAN, 0.0])) <= 1]),
+    "price": lambda x, y: (usual(x, y) + np.array([NAN, 1.0]) @ x, []),
+    "infinite price": lambda x, y: (usual(x, y) + np.array([INF, 1.0]) @ x, []),
+    "slope": lambda x, y: (cp.sum(cp.maximum(cp.multiply(np.array([3.0, NAN]), y - x), x - y)), []),
+    "infinite slope": lambda x, y: (cp.sum(cp.maximum(INF * (y - x), x - y)), []),
+    "offset": lambda x, y: (usual(x, y) + NAN, []),
+    "infinite offset": lambda x, y: (usual(x, y) + INF, []),
+    "piece": lambda x, y: (cp.sum(cp.maximum(y - x, np.array([NAN, 1.0]))), []),
+    "piece without an end": lambda x, y: (cp.sum(cp.maximum(y - x, -INF)), []),
+    "quadratic": lambda x, y: (usual(x, y) + NAN * cp.sum_squares(x), []),
+    "product": lambda x, y: (cp.sum(cp.multiply(np.array([NAN, 1.0]), cp.multiply(x, y))), [x >= 0, x <= 1]),
+    "cost of a second stage": lambda x, y: (dro.recourse([NAN, 1.0], np.eye(2), y - x), []),
+    "matrix of a second stage": lambda x, y: (dro.recourse([1.0, 1.0], [[NAN, 0.0], [0.0, 1.0]], y - x), []),
+    "outcome of a second stage": lambda x, y: (
+        dro.recourse([1.0] * 4, np.hstack([np.eye(2), -np.eye(2)]), y - x + np.array([0.0, INF])),
+        [],
+    ),
+    "level": lambda x, y: (dro.cvar(usual(x, y), NAN), []),
+}
+
+
+@pytest.mark.parametrize("name", list(NO_NUMBERS))
+def test_constants_that_are_no_numbers(name: str) -> None:
+    """Refused in one sentence when the problem is built, rather than item by item with advice about something else."""
+    y, x = dro.Uncertain(2, UNIT), cp.Variable(2)
+    with pytest.raises(dro.ModelError, match=r"(?i)nan|infinit|finite|number") as caught:
+        dro.DecisionProblem(*NO_NUMBERS[name](x, y), squares(y))
+    assert str(caught.value).rstrip(".").count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        lambda: NAN * m.Norm(1),
+        lambda: INF * m.Norm(1),
+        lambda: m.Norm(NAN),
+        lambda: m.AbsolutePower(NAN),
+        lambda: m.AbsolutePower(INF),
+        lambda: m.Norm(2, A=[[NAN, 0.0]]),
+        lambda: m.Norm(2, mu=[0.0, INF]),
+        lambda: m.Linear(mu=[1.0, NAN]),
+        lambda: m.PositiveSquare(h=NAN),
+        lambda: m.bounded(m.Norm(2), NAN),
+        lambda: m.bounded(m.Norm(2), INF),
+        lambda: m.Conic([[[NAN, 0.0, 0.0], [0.0, 0.0, 1.0]]], [[0.0, 0.0]]),
+        lambda: m.Conic([[[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]], [[0.0, INF]]),
+        lambda: m.Conic([[[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]], [[0.0, 0.0]], sigma=NAN),
+    ],
+)
+def test_moments_that_are_no_numbers(moment: Callable[[], m.Moment]) -> None:
+    with pytest.raises(dro.ModelError):
+        dro.MomentSet(dro.Uncertain(2), [moment()])
+
+
+@pytest.mark.parametrize(
+    "support",
+    [
+        lambda: dro.support.Box(NAN, 1.0),
+        lambda: dro.support.Box(0.0, [1.0, NAN]),
+        lambda: dro.support.Box(-INF, -INF),
+        lambda: dro.support.Polyhedron([[NAN, 1.0]], [1.0]),
+        lambda: dro.support.Polyhedron([[1.0, 1.0]], [INF]),
+        lambda: dro.support.Ellipsoid([0.0, 0.0], [[INF, 0.0], [0.0, 1.0]]),
+        lambda: dro.support.Conic([[[NAN, 0.0], [0.0, 1.0]]], [[0.0, 0.0]]),
+        lambda: dro.support.Conic([[[1.0, 0.0], [0.0, 1.0]]], [[0.0, INF]]),
+    ],
+)
+def test_supports_that_are_no_numbers(support: Callable[[], dro.support.Support]) -> None:
+    with pytest.raises(dro.ModelError):
+        dro.Uncertain(2, support())
+
+
+def test_infinities_that_say_something() -> None:
+    """Ends that a support has not, norms, and bounds of a variable that are none."""
+    half = dro.support.Box([-np.inf, 0.0], [1.0, np.inf])
+    y, x = dro.Uncertain(2, half), cp.Variable(2, bounds=[0.0, np.array([np.inf, 3.0])])
+    problem = dro.DecisionProblem(usual(x, y), [], dro.MomentSet(y, [m.Norm(np.inf)]))
+    assert problem.solve(tensor([0.5, 0.5, 0.1])).statuses == [OPTIMAL]
+    y = dro.Uncertain(2, dro.support.Box(-np.inf, np.inf))
+    problem = dro.DecisionProblem(usual(x, y), [], dro.Wasserstein(y, 3, np.inf))
+    assert problem.solve(tensor([0.1]), atoms(1)).statuses == [OPTIMAL]
