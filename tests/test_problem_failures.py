@@ -119,7 +119,7 @@ def test_infinite_worst_case_of_a_ball(order: int) -> None:
     assert value.tolist() == [np.inf]
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e4, 1e8])
 def test_emptiness_at_every_scale(scale: float) -> None:
     """The box is [0, scale]², so that (1.5, 0.5)·scale is half a scale away from it."""
     problem, _ = newsvendor(squares, dro.support.Box(0.0, scale))
@@ -134,6 +134,71 @@ def test_emptiness_at_every_scale(scale: float) -> None:
     }
     theta = tensor(*[[a * scale, b * scale, s * scale**2] for a, b, s in statuses])
     assert problem.solve(theta).statuses == list(statuses.values())
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e4, 1e8])
+@pytest.mark.parametrize(
+    ("moments", "centres", "needed", "degree"),
+    [
+        pytest.param([m.Norm(2)], [1.5, 0.5], 0.5, 1, id="norm"),
+        pytest.param([m.Norm(np.inf)], [1.5, 0.5], 0.5, 1, id="largest"),
+        pytest.param([0.5 * m.SquaredNorm()], [1.5, 0.5], 0.125, 2, id="half a square"),
+        pytest.param([m.SquaredNorm() + m.SquaredNorm([0])], [1.5, 0.5, 1.5], 0.5, 2, id="sum"),
+        pytest.param([m.maximum(m.SquaredNorm([0]), m.SquaredNorm([1]))], [1.5, 0.5], 0.25, 2, id="maximum"),
+    ],
+)
+def test_emptiness_of_other_sets_at_every_scale(
+    moments: list[m.Moment], centres: list[float], needed: float, degree: int, scale: float
+) -> None:
+    """All centres at (1.5, 0.5)·scale, half a scale from the box: a little less room than that needs is none."""
+    problem, _ = newsvendor(lambda y: dro.MomentSet(y, moments), dro.support.Box(0.0, scale))
+    rows = [[*(scale * c for c in centres), share * needed * scale**degree] for share in (0.9, 1.1, 4.0)]
+    assert problem.solve(tensor(*rows)).statuses == [EMPTY_SET, OPTIMAL, OPTIMAL]
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1e4, 1e8])
+@pytest.mark.parametrize(
+    "support",
+    [
+        lambda u: dro.support.Box(0.0, u),
+        lambda u: dro.support.Polyhedron([[1.0, 1.0], [-1.0, 0.0], [0.0, -1.0]], [2 * u, 0.0, 0.0]),
+        lambda u: dro.support.Ellipsoid([0.5 * u, 0.5 * u], u * np.eye(2)),
+        lambda u: dro.support.Nonnegative() & dro.support.Ellipsoid([0.5 * u, 0.5 * u], u * np.eye(2)),
+    ],
+    ids=["box", "polyhedron", "ellipsoid", "intersection"],
+)
+@pytest.mark.parametrize("order", [1, 2])
+def test_emptiness_of_balls_at_every_scale(
+    order: int, support: Callable[[float], dro.support.Support], scale: float
+) -> None:
+    """The same answers as at size one: no radius, too small a one, one that reaches the support, atoms inside."""
+    nominal = atoms(4)
+    outside = nominal[0].clone()
+    outside[:3, 0] = torch.tensor([3.0, 0.5])
+    radius = tensor([0.1], [-0.1], [2.0], [0.1])
+
+    def statuses(u: float) -> list[Status]:
+        problem, _ = newsvendor(ball(2, order), support(u))
+        return problem.solve(u * radius, (u * outside, nominal[1])).statuses
+
+    assert statuses(1.0) == [EMPTY_SET, EMPTY_SET, OPTIMAL, OPTIMAL]
+    assert statuses(scale) == statuses(1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-4, 1e4, 1e8])
+def test_supports_are_empty_or_not_at_every_scale(scale: float) -> None:
+    dro.Uncertain(2, dro.support.Box(0.0, scale) & dro.support.Ellipsoid([1.6 * scale] * 2, scale * np.eye(2)))
+    dro.Uncertain(2, dro.support.Polyhedron([[1.0, 0.0], [-1.0, 0.0]], [scale, -0.99 * scale]))
+    dro.Uncertain(2, dro.support.Conic([np.eye(3, 2)], [[scale, scale, -0.1 * scale]]) & dro.support.Nonnegative())
+    empty = [
+        lambda: dro.support.Box(0.0, scale) & dro.support.Ellipsoid([1.8 * scale] * 2, scale * np.eye(2)),
+        lambda: dro.support.Polyhedron([[1.0, 0.0], [-1.0, 0.0]], [scale, -1.01 * scale]),
+        lambda: dro.support.Box(0.0, scale) & dro.support.Polyhedron([[-1.0, -1.0]], [-2.1 * scale]),
+        lambda: dro.support.Conic([np.eye(3, 2)], [[-scale, -scale, -0.1 * scale]]) & dro.support.Nonnegative(),
+    ]
+    for support in empty:
+        with pytest.raises(dro.ModelError, match="empty"):
+            dro.Uncertain(2, support())
 
 
 @pytest.mark.parametrize("order", [1, 2])

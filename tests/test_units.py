@@ -97,6 +97,47 @@ def test_most_items_are_answered() -> None:
     assert len(failed) <= 0.02 * BATCH * len(rows), failed
 
 
+# --- Settings --------------------------------------------------------------------------------------------------------
+
+SYMMETRIC = [
+    ("squared norm", "nonnegative", "newsvendor"),
+    ("sum of degrees 2 and 1", "box", "one maximum beside a product"),
+    ("first and second", "half box", "joint maximum"),
+    ("norm 1", "wedge", "newsvendor"),
+    ("ball 1, order 1", "box", "recourse"),
+    ("ball 2, order 2", "reals", "portfolio"),
+]
+
+
+def named(row: tuple[str, str, str]) -> tuple[SetCase, SupportCase, CostCase]:
+    """A row of the tables by its names."""
+    tables = SETS, SUPPORTS, COSTS
+    kind, support, cost = (next(c for c in t if c.name == n) for t, n in zip(tables, row, strict=True))
+    return kind, support, cost
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("row", SYMMETRIC, ids=lambda row: " / ".join(row))
+def test_a_level_of_smoothing_means_the_same_in_all_units(row: tuple[str, str, str], change: str) -> None:
+    expected = rescaled(*named(row)).answer(BATCH, smoothing=1e-2)
+    for k in (-4, 4):
+        found = rescaled(*named(row), CHANGES[change](k)).answer(BATCH, smoothing=1e-2)
+        assert found.statuses == expected.statuses
+        gap = (found.of_decision - expected.of_decision).norm() / expected.of_decision.norm()
+        assert float(gap) <= 1e-2, k
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-10])
+def test_a_tolerance_means_the_same_in_all_units(tolerance: float, change: str) -> None:
+    for row in SYMMETRIC:
+        best = known(*named(row)).answer.value
+        for k in (-4, 4):
+            found = rescaled(*named(row), CHANGES[change](k)).answer(BATCH, tolerance=tolerance)
+            assert all(status.ok for status in found.statuses), (row, k)
+            assert float(((found.value - best) / best).abs().max()) <= max(10 * tolerance, 1e-8), (row, k)
+
+
 # --- The helper ------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import drolayers as dro
 from drolayers import moments as m
 from drolayers import support as s
-from drolayers.conic import make_engine
+from drolayers.conic import Smoothed, make_engine
 from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import CENTRE, E1, E2, Nominal, SetCase, stacked
 from tests.reformulation.problems import DISC, PARABOLA, ROOT, WEDGE, CostCase, SupportCase
@@ -170,9 +170,11 @@ class Rescaled:
         theta, atoms, weights = leaf.split([1, 6, 3], 1)
         return theta, (atoms.reshape(-1, 3, 2), weights)
 
-    def answer(self, batch: int, seed: int = 0, tolerance: float | None = None) -> Answer:
+    def answer(
+        self, batch: int, seed: int = 0, tolerance: float | None = None, smoothing: float | None = None
+    ) -> Answer:
         """Solve, differentiate, and tell all of it in the units of the tables."""
-        engine = make_engine()
+        engine = make_engine(gradient="exact" if smoothing is None else Smoothed(smoothing))
         if tolerance is not None:
             engine = replace(engine, solver=engine.solver.with_tolerance(tolerance))
         leaf = self.leaf(batch, seed).requires_grad_()
