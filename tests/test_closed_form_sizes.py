@@ -196,7 +196,7 @@ def squared_disc(size: float) -> dro.support.Support:
     return dro.support.Conic([2.0 * np.eye(4, 2)], [[2.0 * size, 2.0 * size, 1.0 - square, -1.0 - square]])
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES[::2], 1e-5, 1e5])
 @pytest.mark.parametrize("support", [disc, lifted_disc, squared_disc])
 @pytest.mark.parametrize("order", [1, 2])
 def test_balls_on_conic_supports(support: Callable[[float], dro.support.Support], size: float, order: int) -> None:

@@ -61,9 +61,8 @@ def verified(decision: dro.Decision) -> Tensor:
 
 @pytest.mark.parametrize("k", [-6, -3, 3, 6])
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("samples", ["all", 4])
-def test_an_integer_layer(samples: int | str, change: str, k: int) -> None:
-    for temperature in (dro.RelativeTemperature(0.5), 0.3):
+def test_an_integer_layer(change: str, k: int) -> None:
+    for samples, temperature in (("all", dro.RelativeTemperature(0.5)), (4, 0.3)):
         expected = learn(Units(), samples, temperature)
         found = learn(CHANGES[change](k), samples, temperature)
         both = expected.pop("verified") & found.pop("verified")

