@@ -86,7 +86,7 @@ def test_atoms_outside_the_support_are_remarked_upon_in_any_unit(size: float) ->
     assert [Status(int(s)) for s in report.status] == [Status.OPTIMAL, Status.INFEASIBLE]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, 1e3])
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("norm", [1, 2, np.inf])
 def test_radii_in_other_units(norm: float, order: int, size: float) -> None:
