@@ -18,6 +18,7 @@ from drolayers.conic.interior.face import Face, cone_rows
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.conic.registry import make_engine
 from drolayers.conic.solvers.clarabel import Clarabel
+from drolayers.conic.units import Units
 from drolayers.errors import DifferentiationError
 from drolayers.status import Derivative, Status
 from tests.conic.families import family
@@ -99,7 +100,7 @@ def test_both_ways_to_the_face_agree(name: str, algebra: str) -> None:
     values = member.program.values(member.theta(8, seed=1))
     points = Clarabel(1e-10).solve(member.program, values)
     one = torch.ones(8, 1, dtype=torch.float64)
-    found = Found(points.x, points.z, points.s, (one, one))
+    found = Found(points.x, points.z, points.s, Units(one, one, one, one))
     dx = torch.zeros_like(values.q)
     for slot in member.program.variables:
         dx[:, slot.offset : slot.offset + slot.size] = 1.0
@@ -205,7 +206,7 @@ def test_the_first_that_is_verified_is_taken() -> None:
     second = adjoint([Derivative.FACTORED, Derivative.LOOSE], 2.0)
     one = torch.ones(4, 1, dtype=torch.float64)
     nothing = torch.zeros_like(values.b)
-    found = Found(torch.zeros_like(values.q), nothing, nothing, (one, one))
+    found = Found(torch.zeros_like(values.q), nothing, nothing, Units(one, one, one, one))
     pulled = FirstOf((first, second))(member.program, values, found, torch.ones_like(values.q))
     assert asked == [4, 2]
     assert [Derivative(c) for c in pulled.code.tolist()] == [

@@ -17,11 +17,11 @@ from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
 from drolayers.conic.interior.batch import Batch, lane_count
 from drolayers.conic.interior.elimination import Elimination
-from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.interior.method import Algebra, Goal
 from drolayers.conic.interior.numba_algebra import Structure
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solvers.interior import Interior
+from drolayers.conic.units import Units
 from drolayers.problems import Newsvendor, Portfolio
 from drolayers.status import Derivative, Status
 from tests.conic.families import family
@@ -146,7 +146,7 @@ def test_the_path_and_its_derivative_agree(name: str, level: float) -> None:
         one = torch.ones(17, 1, dtype=torch.float64)
         # From where the path was left, and without that knowledge.
         for passed in (points.passed, None):
-            solved = Found(points.x, points.z, points.s, (one, one), passed)
+            solved = Found(points.x, points.z, points.s, Units(one, one, one, one), passed)
             found.append(Path(level, algebra)(program, values, solved, dx))
     for other in found:
         assert other.code.tolist() == [int(Derivative.PATH)] * 17
@@ -253,18 +253,6 @@ def test_cones_of_any_length(size: int) -> None:
         low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
     expected = (c * (-low * c).clamp(min=-0.4)).sum(1)
     torch.testing.assert_close(solution.objective, expected, rtol=1e-7, atol=1e-7)
-
-
-def test_units_are_taken_back() -> None:
-    """Points in equilibrated units and back are the same points."""
-    program, values = _program("items"), _values("items", 3)
-    data = Scaled.of(program, values)
-    x = torch.ones(program.columns, 3, dtype=torch.float64)
-    rows = torch.from_numpy(Structure.of(program).row)
-    image = torch.zeros(program.rows, 3, dtype=torch.float64)
-    image.index_add_(0, rows, data.A * (x / data.D)[program.A_indices])
-    expected = torch.zeros_like(image).index_add_(0, rows, values.A.T * x[program.A_indices])
-    torch.testing.assert_close(image / data.E, expected)
 
 
 def test_remembered_points_lie_above_their_level() -> None:

@@ -17,6 +17,7 @@ from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.solvers.interior import Interior
+from drolayers.conic.units import Units
 from tests.conic.checks import assert_gradient, dense
 
 DEVICES = [
@@ -26,7 +27,7 @@ DEVICES = [
 
 
 def _program(curved: bool) -> ConeProgram:
-    """Three amounts and two switches; θ stands in q, b and A, but not in their largest entries, which scale them."""
+    """Three amounts and two switches; θ stands in q, b and A."""
     x, on = cp.Variable(3, nonneg=True), cp.Variable(2, boolean=True)
     c, G, h = cp.Parameter(3), cp.Parameter((2, 3)), cp.Parameter(2)
     cost = c @ x + np.array([5.0, -3.0]) @ on
@@ -54,13 +55,11 @@ def _slack_barrier(program: ConeProgram, s: Tensor, kept: list[int]) -> Tensor:
     return total
 
 
-def _path(program: ConeProgram, theta: Tensor, fixed: Tensor, level: float, start: Tensor) -> Tensor:
+def _path(program: ConeProgram, theta: Tensor, fixed: Tensor, level: float | Tensor, start: Tensor) -> Tensor:
     """The minimiser of the barrier problem in the columns that are not fixed; the others are constants."""
     P, A, q, b = (torch.tensor(t) for t in dense(program, theta[None], 0))
     lower, upper = program.lower_rows.tolist(), program.upper_rows.tolist()
-    b[lower], b[upper] = -fixed, fixed
-    q_scale, b_scale = q.abs().max(), b.abs().max()
-    P, q, b, values = P * b_scale / q_scale, q / q_scale, b / b_scale, fixed / b_scale
+    b[lower], b[upper], values = -fixed, fixed, fixed
     zero = program.cones.zero
     kept = [r for r in range(zero, zero + program.cones.nonneg) if r not in (*lower, *upper)]
     free = [j for j in range(program.columns) if j not in program.integers.tolist()]
@@ -73,7 +72,7 @@ def _path(program: ConeProgram, theta: Tensor, fixed: Tensor, level: float, star
         x = whole(y)
         return 0.5 * x @ P @ x + q @ x + level * _slack_barrier(program, b - A @ x, kept)
 
-    y, E = start[free] / b_scale, A[:zero][:, free]
+    y, E = start[free], A[:zero][:, free]
     for _ in range(100):
         gradient, curvature = torch.func.grad(objective)(y), torch.func.hessian(objective)(y)
         corner = torch.zeros(zero, zero, dtype=torch.float64)
@@ -86,7 +85,7 @@ def _path(program: ConeProgram, theta: Tensor, fixed: Tensor, level: float, star
         y = y + size * step
         if float(step.abs().max()) < 1e-13:
             break
-    return whole(y) * b_scale
+    return whole(y)
 
 
 def _interior(program: ConeProgram, fixed: Tensor) -> Tensor:
@@ -114,11 +113,14 @@ def test_smoothed_gradient_with_fixed_columns(curved: bool, level: float, device
 
     h = 1e-5
     expected = torch.zeros_like(theta)
+    # A level is relative to the objective's unit, which is a constant of the derivative.
+    units, _ = Units.of(program, program.within(program.values(theta), fixed, fixed))
+    levels = level * (units.kappa * units.beta)[:, 0]
     for item, (row, at) in enumerate(zip(theta, fixed, strict=True)):
-        start = _path(program, row, at, level, _interior(program, at))
+        start = _path(program, row, at, levels[item], _interior(program, at))
         for entry in range(theta.shape[1]):
             step = torch.zeros_like(row).index_fill(0, torch.tensor([entry]), h)
-            ends = [_path(program, row + sign * step, at, level, start) @ weight for sign in (1.0, -1.0)]
+            ends = [_path(program, row + sign * step, at, levels[item], start) @ weight for sign in (1.0, -1.0)]
             expected[item, entry] = (ends[0] - ends[1]) / (2 * h)
     assert float(expected.norm(dim=1).min()) > 1e-3  # there is something to compare
     # The room of a fixed column, 1e-4, lets it move a little: by the curvature level/1e-8 that holds it.

@@ -27,6 +27,7 @@ from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
 from drolayers.conic.solvers.interior import Interior
+from drolayers.conic.units import Units
 from drolayers.conic.verdict import classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError, SolveError
 from drolayers.status import Derivative, Status
@@ -212,15 +213,14 @@ class Engine:
             )
         return pulled
 
-    def warn_if_flat(self, program: ConeProgram, dx: Tensor, pulled: Pulled, units: tuple[Tensor, Tensor]) -> None:
+    def warn_if_flat(self, program: ConeProgram, dx: Tensor, pulled: Pulled) -> None:
         """Say once per program that every exact gradient of a batch vanished."""
         if not isinstance(self.gradient, Exact) or program in self._warned:
             return
-        one = torch.ones_like(units[0])
         maps = (program.P_map, program.A_map, program.q_map, program.b_map)
         asked = dx.abs().amax(1) * pulled.ok
         answered = torch.zeros_like(asked)
-        for gradient, affine in zip(gradients(program, pulled, (one, one)), maps, strict=True):
+        for gradient, affine in zip(gradients(program, pulled), maps, strict=True):
             if affine.varies:
                 answered = torch.maximum(answered, gradient[:, affine.entry.to(gradient.device)].abs().amax(1))
         if bool((asked > 0).any()) and bool((answered <= 1e-6 * asked).all()):
@@ -250,15 +250,16 @@ class _ImplicitSolve(torch.autograd.Function):
         q: Tensor,
         b: Tensor,
     ) -> Tensor:
-        values, q_scale, b_scale = _scaled(Values(P, A, q, b, q.new_zeros(q.shape[0])))
+        units, values = Units.of(program, Values(P, A, q, b, q.new_zeros(q.shape[0])))
         if point is not None:
-            point = WarmStart(point.primal / b_scale, point.dual / q_scale, point.slack / b_scale)
+            point = WarmStart(*units.hats(point.primal, point.dual, point.slack))
         points, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
         ok = (status <= int(Status.INACCURATE))[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
+        x, z, s = units.own(points.x, points.z, points.s)
         outcome |= {
-            "z": torch.where(ok, points.z * q_scale, nan),
-            "s": torch.where(ok, points.s * b_scale, nan),
+            "z": torch.where(ok, z, nan),
+            "s": torch.where(ok, s, nan),
             "status": status,
             "residual": residual,
             "iterations": points.steps,
@@ -266,19 +267,19 @@ class _ImplicitSolve(torch.autograd.Function):
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
-            ctx.kept = values, Found(points.x, points.z, points.s, (q_scale, b_scale), points.passed), ok
+            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed), ok
             ctx.save_for_backward(P, A, q, b)
-        return torch.where(ok, points.x * b_scale, nan)
+        return torch.where(ok, x, nan)
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
         values, found, ok = ctx.kept
-        incoming = torch.where(ok, dx, torch.zeros_like(dx)) * found.units[1]
+        incoming = found.units.seed(torch.where(ok, dx, torch.zeros_like(dx)))
         with torch.no_grad():
             pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), (incoming != 0).any(1))
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
-            ctx.engine.warn_if_flat(ctx.program, incoming, pulled, found.units)
+            ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
         return None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
 
 
@@ -335,22 +336,6 @@ class _Once(torch.autograd.Function):
 def _once(found: tuple[Tensor, ...], on: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Gradients that cannot be differentiated; only with create_graph there is anything to refuse."""
     return tuple(_Once.apply(g, *on) for g in found) if torch.is_grad_enabled() else found
-
-
-def _scaled(values: Values) -> tuple[Values, Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
-    """Divide q and b by their largest entries, item by item.
-
-    With x = βx̂, s = βŝ, z = κẑ the program in hats has q/κ, b/β and P·β/κ: solvers test residuals against absolute
-    numbers, so without this returns of 1e-3 are solved a thousand times less accurately than demands of 1.
-    """
-
-    def size(vector: Tensor) -> Tensor:
-        largest = vector.abs().amax(1, keepdim=True) if vector.shape[1] else vector.new_zeros(vector.shape[0], 1)
-        return torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
-
-    q_scale, b_scale = size(values.q), size(values.b)
-    P = values.P if values.P.shape[1] == 0 else values.P * (b_scale / q_scale)
-    return Values(P, values.A, values.q / q_scale, values.b / b_scale, values.constant), q_scale, b_scale
 
 
 def _empty(program: ConeProgram, values: Values) -> Solution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from drolayers.conic.program import ConeProgram, Values
 
 Array = Any
 
-CANCELLED = 1e-3
-"""Share of its terms' size below which an objective is measured by them."""
+ROUNDING = 1e-12
+"""Share of its terms' size by which an objective may be off whatever it is compared with: terms that cancel."""
 
-NOTHING = 1e-5
-"""What an objective is compared with where its terms vanish, in the engine's units, where data are about one."""
+NOTHING = 1e-15
+"""The same where the terms themselves vanish, in the engine's units, where data are about one."""
+
+EPSILON = torch.finfo(torch.float64).eps
+"""What arithmetic leaves out of every product."""
 
 
 def products(
@@ -34,15 +38,16 @@ def products(
     return Px, Ax, Az
 
 
-def value_error(xPx: Array, qx: Array, bz: Array, slip: Array, mass: Array) -> Array:
+def value_error(xPx: Array, qx: Array, bz: Array, slip: Array, mass: Array, tolerance: float) -> Array:
     """How far an objective may be from the optimal one, relative to its own size.
 
     Feasible primal and dual points enclose the optimum, and what they lack in feasibility moves it by zᵀr and xᵀr at
-    first order (``slip``). An objective that all but cancels is measured by the size of its terms (``mass``). Numpy
-    arrays and tensors alike.
+    first order (``slip``). An objective that all but cancels is right, at any tolerance, if it is off by no more than
+    the rounding of its terms, whose sizes add up to ``mass``. Numpy arrays and tensors alike.
     """
     primal, dual = abs(0.5 * xPx + qx), abs(0.5 * xPx + bz)
-    return (abs(xPx + qx + bz) + slip) / (0.5 * (primal + dual) + CANCELLED * mass + NOTHING)
+    floor = (ROUNDING * mass + NOTHING) / tolerance
+    return (abs(xPx + qx + bz) + slip) / (0.5 * (primal + dual) + floor)
 
 
 def row_index(indptr: Tensor) -> Tensor:
@@ -56,6 +61,7 @@ def optimality(
     x: Float[Tensor, "batch column"],
     z: Float[Tensor, "batch row"],
     s: Float[Tensor, "batch row"],
+    tolerance: float,
 ) -> Float[Tensor, "batch"]:
     """The largest relative violation of primal and dual feasibility, cone membership and equality of objectives.
 
@@ -66,8 +72,12 @@ def optimality(
     primal = _norm(Ax + s - values.b) / (1.0 + torch.maximum(_norm(values.b), _norm(s)))
     dual = _norm(Px + values.q + Az) / (1.0 + torch.maximum(_norm(values.q), _norm(Az)))
     slip = ((Ax + s - values.b) * z).sum(1).abs() + ((Px + values.q + Az) * x).sum(1).abs()
-    mass = (values.q * x).abs().sum(1) + (values.b * z).abs().sum(1)
-    gap = value_error(xPx, qx, bz, slip, mass)
+    # What is left of Ax + s = b is known no better than its terms are rounded: a multiplier of 1e15 sees that.
+    sizes = Values(*(getattr(values, f.name).abs() for f in fields(values)))
+    Px, Ax, _ = products(program, sizes, x.abs(), z.abs())
+    unseen = ((Ax + s.abs() + sizes.b) * z.abs()).sum(1) + ((Px + sizes.q) * x.abs()).sum(1)
+    mass = (sizes.q * x.abs()).sum(1) + (sizes.b * z.abs()).sum(1)
+    gap = value_error(xPx, qx, bz, slip + EPSILON * unseen, mass, tolerance)
     outside_primal = outside(program, s) / (1.0 + _norm(s))
     outside_dual = outside(program, z, dual=True) / (1.0 + _norm(z))
     worst = torch.stack([primal, dual, gap, outside_primal, outside_dual]).amax(0)

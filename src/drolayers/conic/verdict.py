@@ -25,7 +25,7 @@ def classify(
     program: ConeProgram, values: Values, points: Points
 ) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
     """Status by our own residuals: a verdict is believed only with its certificate."""
-    residual = residuals.optimality(program, values, points.x, points.z, points.s)
+    residual = residuals.optimality(program, values, points.x, points.z, points.s, ACCEPT)
     status = torch.full_like(points.verdict, int(Status.FAILED))
     status[residual <= TOLERATE] = int(Status.INACCURATE)
     status[residual <= ACCEPT] = int(Status.OPTIMAL)

@@ -50,8 +50,7 @@ class Active:
         """Pull gradients back."""
         batch = Batch.of(program, values, self.algebra)
         rows = cone_rows(program.cones, None if batch.algebra == "numba" else dx.device)
-        D, E = batch.data.D, batch.data.E
-        x, v, seed = found.x.T / D, found.z.T / E - found.s.T * E, dx.T * D
+        x, v, seed = found.x.T.clone(), (found.z - found.s).T.clone(), dx.T
         pulled, items = Pulled.none(values), torch.arange(len(values), device=dx.device)
 
         def work(on: Algebra, x: Array, v: Array, seed: Array) -> tuple[Array, ...]:
@@ -64,9 +63,8 @@ class Active:
             # Later rounds are of few items, and of every size: not worth a recording each.
             answer = part.each(work, *given, name=None if k else "active")
             next_x, next_v, *parts, code = (t[:, : len(items)] for t in answer)
-            D, E = (t[:, : len(items)] for t in (part.data.D, part.data.E))
-            back = [(t * unit).T for t, unit in zip(parts, (D, E, D, E), strict=True)]
-            pulled = pulled.put(items, Pulled(back[0], back[1], back[2], back[3], code[0].long()))
+            at_x, at_z, g, h = (t.T for t in parts)
+            pulled = pulled.put(items, Pulled(at_x, at_z, g, h, code[0].long()))
             x[:, items], v[:, items] = next_x, next_v
             items = items[code[0] == int(Derivative.UNASKED)]
             if not items.numel():

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
-from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.interior.polish import MARGIN, POLISHED
 from drolayers.conic.program import ConeProgram, Cones, Values, matrices
 from drolayers.status import Derivative
@@ -68,22 +67,18 @@ class Factored:
 
     def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
         """Pull gradients back, one item after another."""
-        data, cones = Scaled.of(program, values.detach()), program.cones
-        D, E = (t.expand(-1, len(values)).cpu().numpy() for t in (data.D, data.E))
+        cones = program.cones
         x, z, s, seed, q, b = (t.detach().cpu().numpy() for t in (found.x, found.z, found.s, dx, values.q, values.b))
         # Two solutions an item: on the verge between two faces there is one on either side.
         sides = [[np.zeros(t.shape) for t in (x, z, x, z)] for _ in range(2)]
         codes = np.zeros(len(values), dtype=np.int64)
         for item in range(len(values)):
             P, A = matrices(program, values, item)
-            d, e = sp.diags_array(D[:, item]), sp.diags_array(E[:, item])
-            numbers = (sp.csr_array(d @ P @ d), sp.csr_array(e @ A @ d), D[:, item] * q[item], E[:, item] * b[item])
-            point = (x[item] / D[:, item], z[item] / E[:, item], s[item] * E[:, item])
-            *at, solutions, told = pull(cones, *numbers, *point, D[:, item] * seed[item])
+            *at, solutions, told = pull(cones, P, A, q[item], b[item], x[item], z[item], s[item], seed[item])
             codes[item] = int(told)
             for side, solution in zip(sides, (solutions[:1] + solutions[-1:]), strict=False):
-                for target, value, unit in zip(side, (*at, *solution), (D, E, D, E), strict=True):
-                    target[item] = value * unit[:, item]
+                for target, value in zip(side, (*at, *solution), strict=True):
+                    target[item] = value
         code = torch.as_tensor(codes, device=dx.device)
         first, second = (Pulled(*(torch.as_tensor(t).to(dx) for t in side), code) for side in sides)  # type: ignore[call-arg]
         one, two = (by_theta(program, side, found.units) for side in (first, second))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import AlgebraName, Batch
-from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.method import PATH_SHIFT, Algebra, Goal, central
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Derivative
@@ -59,7 +59,7 @@ class Path:
             passed = passed.pick(items)
         at = [v / passed.tau for v in (passed.x, passed.z, passed.s)]
         data, at = opened(program, batch.data, self.level, at)
-        batch, seed, pulled = replace(batch, data=data), dx.T * data.D, Pulled.none(values)
+        batch, seed, pulled = replace(batch, data=data), dx.T, Pulled.none(values)
 
         def work(on: Algebra, x: Array, z: Array, s: Array, seed: Array) -> tuple[Array, ...]:
             x, z, s, missed = central(on, self.level, x, z, s)
@@ -75,17 +75,16 @@ class Path:
             x, z, s, g, h, missed = (t[:, : len(items)] for t in answer)
             for target, value in zip(at, (x, z, s), strict=True):
                 target[:, items] = value
-            D, E = (t[:, : len(items)] for t in (part.data.D, part.data.E))
             met = missed[0] <= MET
             code = torch.where(met, int(Derivative.PATH), int(Derivative.UNVERIFIED))
-            pulled = pulled.put(items, Pulled((x * D).T, (z * E).T, (g * D).T, (h * E).T, code))
+            pulled = pulled.put(items, Pulled(x.T, z.T, g.T, h.T, code))
             items = items[~met]
             if not items.numel():
                 break
         return pulled
 
 
-def opened(program: ConeProgram, data: Scaled, level: float, at: list[Tensor]) -> tuple[Scaled, list[Tensor]]:
+def opened(program: ConeProgram, data: Data, level: float, at: list[Tensor]) -> tuple[Data, list[Tensor]]:
     """Programs whose fixed columns are given a little room, and points inside them.
 
     A column that is fixed by two equal bounds leaves no interior, and so no central path to differentiate along. With
@@ -96,7 +95,9 @@ def opened(program: ConeProgram, data: Scaled, level: float, at: list[Tensor]) -
     below, above = (rows.to(data.b.device) for rows in (program.lower_rows, program.upper_rows))
     if not below.numel():
         return data, at
-    lower, upper = data.E[below], data.E[above]
+    # Such rows have one entry, in which alone their scale shows.
+    start = program.A_indptr.to(data.b.device)
+    lower, upper = data.A[start[below]].abs(), data.A[start[above]].abs()
     width = data.b[below] / lower + data.b[above] / upper
     fixed = width < 2.0 * delta
     if not bool(fixed.any()):

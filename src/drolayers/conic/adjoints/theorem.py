@@ -23,6 +23,7 @@ from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
+from drolayers.conic.units import Units
 from drolayers.status import Derivative
 
 
@@ -31,21 +32,19 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are the numbers κ and β by which the engine has divided q and b: with x = βx̂, s = βŝ, z = κẑ the program in hats has
-    q/κ, b/β and P·β/κ.
+    are those of the point, ``conic/units.py``.
     """
 
     x: Float[Tensor, "batch column"]
     z: Float[Tensor, "batch row"]
     s: Float[Tensor, "batch row"]
-    units: tuple[Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]
+    units: Units
     passed: Any = None
 
     def __getitem__(self, items: Tensor) -> Found:
         """Some items."""
         passed = None if self.passed is None else self.passed.pick(items)
-        units = (self.units[0][items], self.units[1][items])
-        return Found(self.x[items], self.z[items], self.s[items], units, passed)
+        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,19 +82,19 @@ class Adjoint(Protocol):
 
 
 def gradients(
-    program: ConeProgram, pulled: Pulled, units: tuple[Tensor, Tensor]
+    program: ConeProgram, pulled: Pulled, units: Units | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dP, dA, dq and db, in the program's own units; zero where there is no verified derivative."""
+    """dP, dA, dq and db, in the program's own units where the point's are given; zero where nothing was verified."""
     ok = pulled.ok[:, None]
     x, z, g, h = (torch.where(ok, t, torch.zeros_like(t)) for t in (pulled.x, pulled.z, pulled.g, pulled.h))
     row, column = row_index(program.A_indptr).to(x.device), program.A_indices.to(x.device)
     P_row, P_column = row_index(program.P_indptr).to(x.device), program.P_indices.to(x.device)
-    dA = -(z[:, row] * g[:, column] + h[:, row] * x[:, column])
-    kappa, beta = units
-    return -g[:, P_row] * x[:, P_column] * (beta / kappa), dA, -g / kappa, h / beta
+    if units is not None:
+        (x, z, _), (g, h) = units.own(x, z, z), units.adjoint(g, h)
+    return -g[:, P_row] * x[:, P_column], -(z[:, row] * g[:, column] + h[:, row] * x[:, column]), -g, h
 
 
-def by_theta(program: ConeProgram, pulled: Pulled, units: tuple[Tensor, Tensor]) -> Float[Tensor, "batch theta"]:
+def by_theta(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tensor, "batch theta"]:
     """The gradient with respect to the program's parameters, in which alone two adjoint solutions need to agree."""
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
     parts = (m.pull(g, program.theta_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior import method
-from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.method import Algebra, DirectSteps, Goal, Iterate
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
@@ -71,17 +71,17 @@ _PLANS, _RECORDINGS = Plans(), Recordings()
 @final
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Programs of one structure, equilibrated; points are given and returned in those units, batch last."""
+    """Programs of one structure, balanced (``conic/units.py``); points are given and returned batch last."""
 
     program: ConeProgram
-    data: Scaled
+    data: Data
     algebra: AlgebraName
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values, algebra: AlgebraName | None = None) -> Batch:
         """From the numbers of a batch; compiled code runs on the CPU alone."""
         usual: AlgebraName = "numba" if values.q.device.type == "cpu" else "torch"
-        return cls(program, Scaled.of(program, values.detach()), algebra or usual)
+        return cls(program, Data.of(values.detach()), algebra or usual)
 
     def __len__(self) -> int:
         return len(self.data)

@@ -334,7 +334,7 @@ def judge(on: Algebra, at: Iterate, tolerance: float) -> tuple[Array, Array, Res
     aslant = on.sizes(dual) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
     slip = abs(on.dots(primal, at.z)) + abs(on.dots(dual, at.x))
     mass = on.masses(on.q, at.x) + on.masses(on.b, at.z)
-    apart = value_error(xPx / (tau * tau), qx / tau, bz / tau, slip / (tau * tau), mass / tau)
+    apart = value_error(xPx / (tau * tau), qx / tau, bz / tau, slip / (tau * tau), mass / tau, tolerance)
     score = xp.maximum(xp.maximum(outside, aslant), apart)
     score = xp.where(xp.isfinite(score), score, 0.0 * tau + xp.inf)
     infeasible = (bz < 0) & (Az_size <= -tolerance * bz)

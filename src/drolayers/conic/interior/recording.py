@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior import method
-from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.method import Goal, Iterate, Progress, Residuals
 from drolayers.conic.interior.torch_algebra import TorchAlgebra
 
@@ -85,7 +85,7 @@ class RecordedWork:
 
         self._graph = _recorded(again)
 
-    def __call__(self, data: Scaled, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def __call__(self, data: Data, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Copy in, replay, copy out."""
         with self.lock:
             self.on.take(data)

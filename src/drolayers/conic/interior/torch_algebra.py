@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
-from drolayers.conic.interior.equilibration import Scaled
+from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.scaling import ConeShape, Scaling
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
@@ -164,7 +164,7 @@ class TorchAlgebra:
 
     xp: Any = torch
 
-    def __init__(self, plan: SystemPlan, data: Scaled) -> None:
+    def __init__(self, plan: SystemPlan, data: Data) -> None:
         self.plan, self.data = plan, data
         self.zero, self.degree, self.quadratic = plan.shape.zero, plan.shape.degree, data.P.shape[0] > 0
         self.linear = plan.shape.zero + plan.shape.nonneg
@@ -183,9 +183,9 @@ class TorchAlgebra:
 
     def buffered(self) -> TorchAlgebra:
         """A copy whose numbers are written to in place by :meth:`take`."""
-        return TorchAlgebra(self.plan, Scaled(*(t.clone() for t in self.data.parts)))
+        return TorchAlgebra(self.plan, Data(*(t.clone() for t in self.data.parts)))
 
-    def take(self, data: Scaled) -> None:
+    def take(self, data: Data) -> None:
         """Take over other numbers of the same shapes; :meth:`refix` has to follow."""
         for old, new in zip(self.data.parts, data.parts, strict=True):
             old.copy_(new)

@@ -25,7 +25,7 @@ class Clarabel:
         max_iter: steps at most.
     """
 
-    tolerance: float = 1e-9
+    tolerance: float = 1e-10
     max_iter: int = 500
     name: str = "clarabel"
 

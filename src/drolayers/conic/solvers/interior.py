@@ -61,8 +61,7 @@ class Interior:
         x, z, s = best.x / tau, best.z / tau, best.s / tau
         short = usable & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
         verdict = torch.where(polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
-        D, E = batch.data.D, batch.data.E
-        x, z, s = (_first(v * unit, items) for v, unit in ((x, D), (z, E), (s, 1.0 / E)))
+        x, z, s = (_first(v, items) for v in (x, z, s))
         kept = None if passed is None else passed.pick(slice(items))
         return Points(x, z, s, verdict[:items], steps[:items], kept)
 

@@ -77,7 +77,7 @@ class Moreau:
         max_iter: iterations before an item is handed to the second route.
     """
 
-    tolerance: float = 1e-9
+    tolerance: float = 1e-10
     max_iter: int = 100
     name: str = "moreau"
     _pool: SolverPool = field(default_factory=SolverPool, repr=False)

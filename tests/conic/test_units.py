@@ -1,0 +1,150 @@
+"""Units of cone programs: points go there and back, and programs in other units have the same hats and answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from drolayers.conic import make_engine
+from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
+from drolayers.conic.residuals import optimality, row_index
+from drolayers.conic.units import Units
+from drolayers.conic.verdict import ACCEPT
+from drolayers.status import Status
+from tests.conic.families import family, pairs
+
+NAMES = sorted({name for _, name in pairs()})
+
+
+def rescaled(program: ConeProgram, values: Values, rng: np.random.Generator, spread: float) -> tuple[Values, Units]:
+    """The same programs with columns, rows (cone by cone), objective and right-hand side counted in other units.
+
+    Constant matrices are balanced once, by themselves: for them only objective and right-hand side change, alike.
+    """
+    batch, varies = len(values), program.A_map.varies or program.P_map.varies
+
+    def factors(count: int, spread: float = spread if varies else 0.0) -> Tensor:
+        return torch.tensor(10.0 ** rng.uniform(-spread, spread, (batch, count)))
+
+    cones, D = program.cones, factors(program.columns)
+    sizes = [1] * (cones.zero + cones.nonneg) + [*cones.soc] + [3] * cones.exp
+    E = factors(len(sizes)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64), 1)
+    for alpha in cones.power:
+        pair = factors(2)
+        E = torch.cat([E, pair, (pair[:, :1] ** alpha) * pair[:, 1:] ** (1 - alpha)], 1)
+    kappa = factors(1, spread)
+    beta = factors(1) if varies else kappa
+    row, P_row = row_index(program.A_indptr), row_index(program.P_indptr)
+    P = values.P * D[:, P_row] * D[:, program.P_indices] * (beta / kappa)
+    A = values.A * E[:, row] * D[:, program.A_indices]
+    return Values(P, A, values.q * D / kappa, values.b * E / beta, 0.0 * values.constant), Units(D, E, kappa, beta)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_points_go_there_and_back(name: str) -> None:
+    member = family(name)
+    values = member.program.values(member.theta(3)).detach()
+    units, hats = Units.of(member.program, values)
+    rng = np.random.default_rng(0)
+    x, z = (torch.tensor(rng.normal(size=t.shape)) for t in (values.q, values.b))
+    for there, back in zip(units.own(*units.hats(x, z, z)), (x, z, z), strict=True):
+        torch.testing.assert_close(there, back)
+    # Residuals of a point are the same, factor by factor: cᵀx is κβ ĉᵀx̂.
+    hat = units.hats(x, z, z)[0]
+    expected = (values.q * x).sum(1, keepdim=True)
+    torch.testing.assert_close((hats.q * hat).sum(1, keepdim=True) * units.kappa * units.beta, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cones_stay_themselves(name: str) -> None:
+    """A factor for every row of the orthant, one for a second-order or exponential cone, power cones by their law."""
+    cones, member = family(name).program.cones, family(name)
+    units, _ = Units.of(member.program, member.program.values(member.theta(3)).detach())
+    at = cones.zero + cones.nonneg
+    for size in (*cones.soc, *[3] * cones.exp):
+        part = units.E[:, at : at + size]
+        torch.testing.assert_close(part, part[:, :1].expand_as(part))
+        at += size
+    for alpha in cones.power:
+        a, b, c = units.E[:, at : at + 3].T
+        torch.testing.assert_close(c, a**alpha * b ** (1 - alpha))
+        at += 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hats_do_not_depend_on_units(name: str) -> None:
+    """Counted in units that are 1e6 apart, numbers in hats are the same but for a factor of ten or so."""
+    member = family(name)
+    program = member.program
+    values = program.values(member.theta(4)).detach()
+    other, _ = rescaled(program, values, np.random.default_rng(1), 3.0)
+    _, one = Units.of(program, values)
+    _, two = Units.of(program, other)
+    for first, second in ((one.A, two.A), (one.q, two.q), (one.b, two.b)):
+        there = first.abs() > 0
+        ratio = (second[there] / first[there]).abs().log10()
+        assert not ratio.numel() or float(ratio.abs().max()) < 1.5
+
+
+@pytest.mark.parametrize(("engine", "name"), pairs())
+def test_answers_follow_units(engine: str, name: str) -> None:
+    member = family(name)
+    program, values = member.program, member.program.values(member.theta(4)).detach()
+    solver = make_engine(engine)
+    expected = solver.solve_values(program, values)
+    other, by = rescaled(program, values, np.random.default_rng(2), 3.0)
+    found = solver.solve_values(program, other)
+    unit = (by.kappa * by.beta)[:, 0]
+    for item in range(4):
+        if found.statuses[item] == Status.OPTIMAL:
+            value, right = float(found.objective[item] * unit[item]), float((expected.objective - values.constant)[item])
+            assert abs(value - right) <= 1e-6 * max(abs(right), 1e-5)
+        else:
+            assert found.statuses[item] in (Status.INACCURATE, Status.FAILED)
+    assert bool((found.status == int(Status.OPTIMAL)).float().mean() >= 0.75)
+
+
+def test_rounding_that_multipliers_see_is_no_optimum() -> None:
+    """min t + 1e15 b, 4 b t >= w^2 and w = 1e3, as a cone in (b + t, b - t, w): b is lost beside t."""
+    program = _product()
+    values = Values(
+        torch.zeros(1, 0).double(),
+        program.A_map.constant[None],
+        torch.tensor([[1e15, 1.0, 0.0]]).double(),
+        torch.tensor([[1e3, 0.0, 0.0, 0.0]]).double(),
+        torch.zeros(1).double(),
+    )
+    t = 0.5e3 * 1e15**0.5
+    b = 0.25e6 / t
+    x = torch.tensor([[3.0 * b, t, 1e3]]).double()
+    s = torch.tensor([[0.0, b + t, b - t, 1e3]]).double()
+    # Multipliers of the solution: with them an x that is three times too dear looks optimal but for rounding.
+    ratio = 1e15**0.5
+    z = torch.tensor([[-ratio, 0.5 * (1e15 + 1.0), 0.5 * (1e15 - 1.0), -ratio]]).double()
+    assert float(optimality(program, values, x, z, s, ACCEPT)) > 1e-4
+
+
+def _product() -> ConeProgram:
+    """Columns b, t, w; w is given, and (b + t, b - t, w) lies in the second-order cone."""
+    def constant(*numbers: float) -> AffineMap:
+        none = torch.zeros(0, dtype=torch.int64)
+        return AffineMap(torch.tensor(numbers, dtype=torch.float64), none, none, none.double())
+
+    return ConeProgram(
+        cones=Cones(zero=1, soc=(3,)),
+        columns=3,
+        theta_size=0,
+        A_indptr=torch.tensor([0, 1, 3, 5, 6]),
+        A_indices=torch.tensor([2, 0, 1, 0, 1, 2]),
+        P_indptr=torch.zeros(4, dtype=torch.int64),
+        P_indices=torch.zeros(0, dtype=torch.int64),
+        A_map=constant(1.0, -1.0, -1.0, -1.0, 1.0, -1.0),
+        b_map=constant(0.0, 0.0, 0.0, 0.0),
+        q_map=constant(0.0, 0.0, 0.0),
+        P_map=constant(),
+        constant_map=constant(0.0),
+        variables=(),
+        parameters=(),
+    )
