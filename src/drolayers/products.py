@@ -20,7 +20,7 @@ def times(factors: Factors, w: cp.Expression) -> cp.Expression:
         numbers = np.asarray(factors.value if isinstance(factors, cp.Expression) else factors, dtype=np.float64)
         return sp.diags_array(np.broadcast_to(numbers, w.shape), format="csr") @ w
     if factors.size == 1:
-        return (factors if factors.is_scalar() else factors[0]) * w
+        return cp.multiply(cp.promote(factors if factors.ndim == 0 else factors[0], w.shape), w)
     if not w.variables() and not w.parameters():
         return sp.diags_array(np.asarray(w.value, dtype=np.float64), format="csr") @ factors
     return cp.diag(factors) @ w
@@ -36,4 +36,6 @@ def tiled(w: cp.Expression, count: int) -> cp.Expression:
     """A vector so many times, one copy after another."""
     if count == 1:
         return w
-    return sp.vstack([sp.eye_array(w.size)] * count, format="csr") @ w
+    entries = count * w.size
+    copies = np.tile(np.arange(w.size), count), np.arange(entries + 1)
+    return sp.csr_array((np.ones(entries), *copies), shape=(entries, w.size)) @ w
