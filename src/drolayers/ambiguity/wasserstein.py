@@ -36,7 +36,7 @@ class Wasserstein(AmbiguitySet):
 
     The nominal atoms and weights travel beside θ: ``layer(theta, nominal(z))``. In the dual, atom n is a scenario of
     weight ω_n with the penalty ‖y - y_n‖ or ‖y - y_n‖², and a scenario's rows are multiplied by ω_n, so that a zero
-    weight leaves nothing undetermined.
+    weight leaves nothing undetermined; or rather by Nω_n, whose mean is one, so that many atoms are no smaller than few.
 
     Args:
         y: the uncertain vector.
@@ -110,7 +110,7 @@ class Wasserstein(AmbiguitySet):
                 kron(self.weights, cp.promote(beta[0], (base.rows,))),
                 cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
             )
-        return SetDual(expanded, price, [term], [])
+        return SetDual(expanded, price, [term], [], 1.0 / count)
 
     def check_nominal(self, nominal: Nominal | None, batch: int) -> Nominal:
         """Atoms and weights of the right shapes, finite, with weights that are probabilities."""
@@ -141,9 +141,10 @@ class Wasserstein(AmbiguitySet):
         return atoms.double(), weights.double() / total
 
     def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
-        """Radius, weights, atoms and their products."""
+        """Radius, weights relative to their mean, atoms and their products."""
         atoms, weights = self.check_nominal(nominal, theta.shape[0])
         radius = theta.double().clamp(min=FLOOR)
+        weights = self.atoms * weights
         weighted = weights[..., None] * atoms
         return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
 
@@ -213,7 +214,7 @@ class _SharedTerm(Term):
         return np.arange(self.rows.layout.row.size * self.ball.atoms)
 
     def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
-        """Σ_i (ω y)_ni a_ri, and ω_n ε t_r for order 2."""
+        """Σ_i (ω y)_ni a_ri, and ω_n ε t_r for order 2, each N times."""
         base, ball = self.rows.layout, self.ball
         multiplier = cp.promote(self.beta[0], (base.rows,))
         t, constraints = ball.outer.conjugate(self.rows.slope, base.row, multiplier)
