@@ -1,7 +1,7 @@
 """Products of parameters and variables, written so that CVXPY's work grows with their non-zeros.
 
-``cp.multiply(p, w)`` with a parameter lays out a vector of (entries of p) x (entries of w), and a stack of copies is one
-expression a copy. Products with matrices, which may hold parameters too, cost what they hold.
+``cp.multiply(p, w)`` with a parameter lays out a vector of (entries of p) x (entries of w), and a stack of copies is
+one expression a copy. Products with matrices, which may hold parameters too, cost what they hold.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-Factors = cp.Expression | NDArray[np.float64] | float
 
-
-def times(factors: Factors, w: cp.Expression) -> cp.Expression:
+def times(factors: cp.Expression | NDArray[np.float64] | float, w: cp.Expression) -> cp.Expression:
     """Two vectors entry by entry; the factors are numbers or parameters, a single one serves all entries."""
     if not isinstance(factors, cp.Expression) or not factors.parameters():
         numbers = np.asarray(factors.value if isinstance(factors, cp.Expression) else factors, dtype=np.float64)

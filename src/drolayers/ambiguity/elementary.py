@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -228,6 +229,11 @@ class Ridges(Moment):
     """
 
     members: tuple[Ridge, ...]
+
+    @classmethod
+    def of(cls, moments: Iterable[Moment]) -> Ridges:
+        """Of moments that are of one kind."""
+        return cls(tuple(moment for moment in moments if isinstance(moment, Ridge)))
 
     @staticmethod
     def kind(moment: Moment) -> tuple[Outer, bool, bool, bool, bool] | None:

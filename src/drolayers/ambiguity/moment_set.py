@@ -84,12 +84,15 @@ class MomentSet(AmbiguitySet):
             kind = Ridges.kind(moment)
             kinds.setdefault(i if kind is None else kind, []).append(i)
         ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])
-        where = {name: np.arange(end - int(np.prod(s)), end) for (name, s), end in zip(self._shapes.items(), ends, strict=True)}
+        where = {
+            name: np.arange(end - int(np.prod(s)), end)
+            for (name, s), end in zip(self._shapes.items(), ends, strict=True)
+        }
         bounds = np.split(np.arange(sum(m.bounds for m in self.moments)), np.cumsum([m.bounds for m in self.moments]))
         groups = []
         for positions in kinds.values():
             first = self.moments[positions[0]]
-            moment = first if len(positions) == 1 else Ridges(tuple(self.moments[i] for i in positions))
+            moment = first if len(positions) == 1 else Ridges.of(self.moments[i] for i in positions)
             learnt = [*moment.shapes(self.y.dim), *(["sigma"] if moment.sigma is None else [])]
             columns = {name: np.concatenate([where[self._name(i, name)] for i in positions]) for name in learnt}
             label = self._name(positions[0], "{}") + (f" and {len(positions) - 1} more" if positions[1:] else "")
