@@ -123,9 +123,8 @@ def in_process(family: str, size: int, settings: tuple[object, ...], limit: floa
 def table(family: str, quick: bool, limit: float) -> None:
     """One line for every setting and size, and the exponent between the last two sizes."""
     _, all_settings, sizes = FAMILIES[family]
-    print(
-        f"\n{family}\n{'settings':<26}{'size':>7}{'cpu s':>9}{'MB':>8}{'rows':>9}{'columns':>9}{'non-zeros':>11}{'exp':>7}"
-    )
+    heads = f"{'rows':>9}{'columns':>9}{'non-zeros':>11}{'exp':>7}"
+    print(f"\n{family}\n{'settings':<26}{'size':>7}{'cpu s':>9}{'MB':>8}{heads}")
     for settings in all_settings:
         name, last = " ".join(str(s) for s in settings), None
         for size in sizes[:3] if quick else sizes:
@@ -191,19 +190,18 @@ def solves(quick: bool) -> None:
     print(f"\none solve, {count} atoms, processor time; Clarabel through CVXPY, again and for the first time")
     print(f"{'settings':<22}{'ours':>8}{'Clarabel':>10}{'(first)':>11}{'ratio':>7}{'steps':>10}{'error':>10}")
     for settings in FAMILIES["portfolio"][1]:
-        support, norm, order = settings
-        points = np.abs(atoms) if support == "nonnegative" else atoms
+        points = np.abs(atoms) if settings[0] == "nonnegative" else atoms
         problem = portfolio(count, *settings)  # type: ignore[arg-type]
         theta = torch.tensor([[0.05]], dtype=torch.float64)
         nominal = torch.as_tensor(points)[None], torch.full((1, count), 1.0 / count, dtype=torch.float64)
         theirs = by_hand(points, 0.05, *settings)  # type: ignore[arg-type]
         same = {"tol_feas": TOLERANCE, "tol_gap_abs": TOLERANCE, "tol_gap_rel": TOLERANCE}
         solution = problem.solve(theta, nominal)  # Compiles kernels, and orders the elimination.
-        first = _seconds(lambda: theirs.solve(solver=cp.CLARABEL, **same))
+        first = _seconds(theirs.solve, solver=cp.CLARABEL, **same)
         ours, again = [], []
         for _ in range(3):
-            ours.append(_seconds(lambda: problem.solve(theta, nominal)))
-            again.append(_seconds(lambda: theirs.solve(solver=cp.CLARABEL, **same)))
+            ours.append(_seconds(problem.solve, theta, nominal))
+            again.append(_seconds(theirs.solve, solver=cp.CLARABEL, **same))
         name = " ".join(str(s) for s in settings)
         error = abs(float(solution.objective[0]) - theirs.value) / (1.0 + abs(theirs.value))
         steps = f"{int(solution.iterations[0])} / {theirs.solver_stats.num_iters}"
@@ -211,10 +209,10 @@ def solves(quick: bool) -> None:
         print(f"{name:<22}{a:>8.3f}{b:>10.3f}{first:>11.3f}{a / b:>7.2f}{steps:>10}{error:>10.1e}", flush=True)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[..., object], *given: object, **options: object) -> float:
     """Processor time."""
     start = time.process_time()
-    work()
+    work(*given, **options)
     return time.process_time() - start
 
 

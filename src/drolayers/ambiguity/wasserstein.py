@@ -36,7 +36,7 @@ class Wasserstein(AmbiguitySet):
 
     The nominal atoms and weights travel beside θ: ``layer(theta, nominal(z))``. In the dual, atom n is a scenario of
     weight ω_n with the penalty ‖y - y_n‖ or ‖y - y_n‖², and a scenario's rows are multiplied by ω_n, so that a zero
-    weight leaves nothing undetermined; or rather by Nω_n, whose mean is one, so that many atoms are no smaller than few.
+    weight leaves nothing undetermined; or rather by Nω_n, whose mean is one, so that each of many atoms is no smaller.
 
     Args:
         y: the uncertain vector.
