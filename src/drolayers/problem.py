@@ -280,7 +280,7 @@ class DecisionProblem:
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(usable[:, None], masses, zero + torch.nan)
         weights = nominal[1].double() if self.ambiguity.needs_nominal and nominal else torch.ones(batch, 1)
-        slopes = solution.variable(probe.values).detach()
+        slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)
 
     @cached_property

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from drolayers.checks import numbers
 from drolayers.errors import ModelError
+from drolayers.products import times
 
 Constraints = list[cp.Constraint]
 
@@ -146,13 +147,13 @@ class Box(Support):
         )
         if both.size:
             corner = cp.Variable(both.size)
-            constraints += [corner >= _times(lo[both], w[both]), corner >= _times(hi[both], w[both])]
+            constraints += [corner >= times(lo[both], w[both]), corner >= times(hi[both], w[both])]
             pieces.append((both, corner))
         for entries, end, sign in ((only_low, lo, -1.0), (only_high, hi, 1.0)):
             if entries.size:
                 constraints.append(w[entries] >= 0 if sign > 0 else w[entries] <= 0)
                 if np.any(end[entries] != 0):
-                    pieces.append((entries, _times(end[entries], w[entries])))
+                    pieces.append((entries, times(end[entries], w[entries])))
         if neither.size:
             constraints.append(w[neither] == 0)
         value: cp.Expression = cp.Constant(np.zeros(layout.rows))
@@ -424,11 +425,6 @@ def _check_inhabited(support: Support, dim: int) -> None:
     problem.solve(solver=cp.CLARABEL)
     if problem.status == cp.INFEASIBLE:
         raise ModelError(f"The support {support} is empty: no y satisfies all of its conditions.")
-
-
-def _times(factors: NDArray[np.float64], w: cp.Expression) -> cp.Expression:
-    """Entry by entry, as a matrix: CVXPY's COO back end trips over ``multiply`` where nothing is left of ``w``."""
-    return sp.diags_array(factors, format="csr") @ w
 
 
 def in_cone(columns: Any) -> cp.Constraint:

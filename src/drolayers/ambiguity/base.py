@@ -64,12 +64,13 @@ class Mass:
 
 @dataclass(frozen=True)
 class SetDual:
-    """The dual of a set over some rows: ``min price + Σ_blocks max_rows sup {slope - terms}``."""
+    """The dual of a set over some rows: ``min price + unit · Σ_blocks max_rows sup {slope - terms}``."""
 
     rows: Rows
     price: cp.Expression
     terms: list[Term]
     constraints: Constraints
+    unit: float = 1.0
 
 
 class AmbiguitySet(ABC):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import final
 
 import cvxpy as cp
@@ -198,21 +199,9 @@ class Ridge(Moment):
         split: bool = False,
     ) -> tuple[list[Term], Constraints]:
         """One part for every row that the direction touches."""
-        touched = np.ones(layout.row.size, dtype=bool) if self.mu is None else self.mu[layout.coordinate] != 0
-        entry = np.flatnonzero(touched)
-        rows, part = np.unique(layout.row[entry], return_inverse=True)
-        parts = Parts(rows, np.zeros_like(rows), np.zeros_like(rows))
-        term = RidgeTerm(
-            self.outer,
-            entry,
-            part.ravel(),
-            parts,
-            leaves["mu"][layout.coordinate[entry]],
-            0.0 if self.h == 0.0 else leaves["h"],
-            None if multiplier is None else multiplier(parts.row, parts.bound, parts.coordinate),
-            part_scale(self, rho, parts),
-        )
-        return [term], []
+        given = None if self.mu is None else self.mu[None]
+        h = None if self.h == 0.0 else leaves["h"]
+        return [_ridge_term(self, self.outer, given, layout, leaves["mu"], h, multiplier, rho)], []
 
     def value(self, y: Tensor, leaves: Leaves) -> Tensor:
         """φ of the projection."""
@@ -228,6 +217,128 @@ class Ridge(Moment):
         u = cp.reshape(y @ leaves["mu"] - leaves["h"], (y.shape[0], 1), order="F")
         phi = self.outer.root if root else self.outer.expression
         return phi(u, np.zeros(1, dtype=np.int64), 1), []
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ridges(Moment):
+    """Several directions under one φ, each with a bound of its own: what a set makes of many ``Ridge`` of one kind.
+
+    Args:
+        members: at least one, all of the same ``kind``.
+    """
+
+    members: tuple[Ridge, ...]
+
+    @classmethod
+    def of(cls, moments: Iterable[Moment]) -> Ridges:
+        """Of moments that are of one kind."""
+        return cls(tuple(moment for moment in moments if isinstance(moment, Ridge)))
+
+    @staticmethod
+    def kind(moment: Moment) -> tuple[Outer, bool, bool, bool, bool] | None:
+        """What moments must have in common to be taken together: φ, and which of their parameters are given."""
+        if not isinstance(moment, Ridge):
+            return None
+        return moment.outer, moment.mu is None, moment.h is None, moment.h == 0.0, moment.sigma is None
+
+    @property
+    def sigma(self) -> NDArray[np.float64] | None:  # type: ignore[override]
+        """Those of the members."""
+        given = [m.sigma for m in self.members if m.sigma is not None]
+        return np.concatenate(given) if given else None
+
+    @property
+    def outer(self) -> Outer:
+        """φ."""
+        return self.members[0].outer
+
+    @property
+    def degree(self) -> float:
+        """That of φ."""
+        return self.outer.degree
+
+    @property
+    def bounds(self) -> int:
+        """One a member."""
+        return len(self.members)
+
+    @property
+    def signed(self) -> bool:
+        """As the members."""
+        return self.members[0].signed
+
+    @property
+    def affine(self) -> bool:
+        """As the members."""
+        return self.members[0].affine
+
+    def eliminable(self) -> bool:
+        """As the members."""
+        return self.members[0].eliminable()
+
+    def components(self, dim: int) -> int:
+        """One a member."""
+        return self.bounds
+
+    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Those of the members, stacked."""
+        return {name: (self.bounds, *shape) for name, shape in self.members[0].shapes(dim).items()}
+
+    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
+        """Those of the members, stacked."""
+        found = [member.constants(dim) for member in self.members]
+        return {name: np.stack([constants[name] for constants in found]) for name in found[0]}
+
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Those of the members, stacked."""
+        found = [member.typical(y) for member in self.members]
+
+        def stacked(name: str) -> Typical:
+            each = [typical[name] for typical in found]
+            return replace(
+                each[0], centre=torch.stack([t.centre for t in each]), scale=torch.stack([t.scale for t in each])
+            )
+
+        return {name: stacked(name) for name in found[0]}
+
+    def links(self, dim: int) -> list[Labels]:
+        """Those of the members."""
+        return [link for member in self.members for link in member.links(dim)]
+
+    def terms(
+        self,
+        layout: Layout,
+        leaves: Leaves,
+        multiplier: Multiplier | None,
+        rho: cp.Expression | None,
+        split: bool = False,
+    ) -> tuple[list[Term], Constraints]:
+        """One part for every row and member that touch."""
+        directions = [member.mu for member in self.members if member.mu is not None]
+        given = np.stack(directions) if directions else None
+        h = None if self.members[0].h == 0.0 else leaves["h"]
+        mu = cp.vec(leaves["mu"], order="C")
+        return [_ridge_term(self, self.outer, given, layout, mu, h, multiplier, rho)], []
+
+    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """φ of all projections."""
+        u = (y[..., None, :] * leaves["mu"]).sum(-1) - leaves["h"]
+        return self.outer.value(u[..., None], np.zeros(1, dtype=np.int64), 1)[..., 0]
+
+    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """That of φ."""
+        u = (y[..., None, :] * leaves["mu"]).sum(-1)
+        return self.outer.recession(u[..., None], np.zeros(1, dtype=np.int64), 1)[..., 0]
+
+    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
+        """φ of all projections, each of them a row."""
+        points = y.shape[0]
+        h = cp.reshape(leaves["h"], (1, self.bounds), order="F")
+        u = y @ leaves["mu"].T - np.ones((points, 1)) @ h
+        phi = self.outer.root if root else self.outer.expression
+        found = phi(cp.reshape(u, (points * self.bounds, 1), order="F"), np.zeros(1, dtype=np.int64), 1)
+        return cp.reshape(found, (points, self.bounds), order="F"), []
 
 
 @final
@@ -318,3 +429,34 @@ class Image(Moment):
         u = (leaves["A"] @ y.T).T - cp.vstack([leaves["mu"]] * y.shape[0])
         phi = self.outer.root if root else self.outer.expression
         return phi(u, np.zeros(u.shape[1], dtype=np.int64), 1), []
+
+
+def _ridge_term(
+    moment: Moment,
+    outer: Outer,
+    given: NDArray[np.float64] | None,
+    layout: Layout,
+    mu: cp.Expression,
+    h: cp.Expression | None,
+    multiplier: Multiplier | None,
+    rho: cp.Expression | None,
+) -> RidgeTerm:
+    """One part for every bound and row that touch, bound by bound; ``mu`` holds all directions, one after another."""
+    shape = moment.bounds, layout.row.size
+    touched = np.ones(shape, dtype=bool) if given is None else given[:, layout.coordinate] != 0
+    bound, entry = np.nonzero(touched)
+    keys, part = np.unique(bound * layout.rows + layout.row[entry], return_inverse=True)
+    bounds, rows = np.divmod(keys, layout.rows)
+    # To a decision rule every bound is a component.
+    parts = Parts(rows, bounds, bounds)
+    shift = h if h is None or h.size == 1 else h[parts.bound]
+    return RidgeTerm(
+        outer,
+        entry,
+        part.ravel(),
+        parts,
+        mu[bound * (mu.size // moment.bounds) + layout.coordinate[entry]],
+        0.0 if shift is None else shift,
+        None if multiplier is None else multiplier(parts.row, parts.bound, parts.coordinate),
+        part_scale(moment, rho, parts),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual, columns
-from drolayers.ambiguity.elementary import Separate
+from drolayers.ambiguity.elementary import Ridges, Separate
 from drolayers.ambiguity.moment import Moment, Typical, deviation
 from drolayers.ambiguity.moments import grouped_squares
 from drolayers.ambiguity.outer import Constraints, Labels
@@ -23,6 +23,7 @@ from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
+from drolayers.products import kron
 from drolayers.uncertainty import Uncertain
 
 EDGE = 1e-7
@@ -62,33 +63,41 @@ class MomentSet(AmbiguitySet):
     def _build(self) -> None:
         """Name the parameters and make the features: the moments' own parameters, and ρ_i = σ_i^(1/p_i)."""
         shapes: dict[str, tuple[int, ...]] = {}
-        features: list[cp.Parameter] = []
-        self._leaves: list[dict[str, Any]] = []
-        self._rho: list[cp.Expression] = []
         for i, moment in enumerate(self.moments):
-            own = moment.shapes(self.y.dim)
-            leaves: dict[str, Any] = {name: cp.Constant(v) for name, v in moment.constants(self.y.dim).items()}
-            for name, shape in own.items():
-                shapes[self._name(i, name)] = shape
-                leaves[name] = cp.Parameter(shape, name=self._name(i, name))
-                features.append(leaves[name])
+            shapes |= {self._name(i, name): shape for name, shape in moment.shapes(self.y.dim).items()}
             if moment.sigma is None:
                 shapes[self._name(i, "sigma")] = (moment.bounds,) if self._bare else ()
-                count = moment.scales(torch.ones(1, moment.bounds)).shape[1]
-                rho = cp.Parameter(count, name=self._name(i, "rho"), nonneg=not moment.signed)
-                features.append(rho)
-            else:
-                if moment.sigma.size not in (1, moment.bounds):
-                    raise ModelError(
-                        f"Moment {i} has {moment.bounds} bounds, but sigma has {moment.sigma.size} values."
-                    )
+                continue
+            if moment.sigma.size not in (1, moment.bounds):
+                raise ModelError(f"Moment {i} has {moment.bounds} bounds, but sigma has {moment.sigma.size} values.")
+            if not moment.signed and np.any(moment.sigma < 0):
                 bound = np.broadcast_to(moment.sigma, moment.bounds)
-                if not moment.signed and np.any(bound < 0):
-                    raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {bound.tolist()}.")
-                rho = cp.Constant(moment.scales(torch.as_tensor(np.array(bound))[None])[0].numpy())
-            self._leaves.append(leaves)
-            self._rho.append(rho)
-        self._shapes, self.features = shapes, tuple(features)
+                raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {bound.tolist()}.")
+        self._shapes = shapes
+        self._groups = self._grouped()
+        self.features = tuple(feature for group in self._groups for feature in group.features)
+
+    def _grouped(self) -> list[_Group]:
+        """Moments of one kind together, in the order of the first of them."""
+        kinds: dict[Any, list[int]] = {}
+        for i, moment in enumerate(self.moments):
+            kind = Ridges.kind(moment)
+            kinds.setdefault(i if kind is None else kind, []).append(i)
+        ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])
+        where = {
+            name: np.arange(end - int(np.prod(s)), end)
+            for (name, s), end in zip(self._shapes.items(), ends, strict=True)
+        }
+        bounds = np.split(np.arange(sum(m.bounds for m in self.moments)), np.cumsum([m.bounds for m in self.moments]))
+        groups = []
+        for positions in kinds.values():
+            first = self.moments[positions[0]]
+            moment = first if len(positions) == 1 else Ridges.of(self.moments[i] for i in positions)
+            learnt = [*moment.shapes(self.y.dim), *(["sigma"] if moment.sigma is None else [])]
+            columns = {name: np.concatenate([where[self._name(i, name)] for i in positions]) for name in learnt}
+            label = self._name(positions[0], "{}") + (f" and {len(positions) - 1} more" if positions[1:] else "")
+            groups.append(_Group.of(moment, self.y.dim, label, columns, np.concatenate([bounds[i] for i in positions])))
+        return groups
 
     def _name(self, position: int, name: str) -> str:
         """A parameter's public name."""
@@ -111,7 +120,8 @@ class MomentSet(AmbiguitySet):
         price: cp.Expression = cp.Constant(0.0)
         terms: list[Term] = []
         constraints: Constraints = []
-        for i, (moment, leaves, rho) in enumerate(zip(self.moments, self._leaves, self._rho, strict=True)):
+        for i, group in enumerate(self._groups):
+            moment, rho = group.moment, group.rho
             multiplier: Multiplier | None = None
             if lifts is not None or not (moment.eliminable() and rows.layout.rows == 1):
                 beta = cp.Variable(moment.bounds, nonneg=True, name="beta")
@@ -120,20 +130,20 @@ class MomentSet(AmbiguitySet):
             if lifts is not None:
                 multiplier, nonnegative = _lowered(beta, lifts[i], moment)
                 constraints.append(nonnegative)
-            more, others = moment.terms(rows.layout, leaves, multiplier, rho, split=lifts is not None)
+            more, others = moment.terms(rows.layout, group.leaves, multiplier, rho, split=lifts is not None)
             terms, constraints = terms + more, constraints + others
         return SetDual(rows, price, terms, constraints)
 
     def lifted_components(self) -> list[int]:
         """Those of the moments."""
-        return [moment.components(self.y.dim) for moment in self.moments]
+        return [group.moment.components(self.y.dim) for group in self._groups]
 
     def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
         """Those of the moments; multipliers are scaled, as in ``dual``."""
         terms: list[Term] = []
         constraints: Constraints = []
-        for moment, leaves, rho, given in zip(self.moments, self._leaves, self._rho, multipliers, strict=True):
-            more, others = moment.terms(rows.layout, leaves, _own(given), rho, split=True)
+        for group, given in zip(self._groups, multipliers, strict=True):
+            more, others = group.moment.terms(rows.layout, group.leaves, _own(given), group.rho, split=True)
             terms, constraints = terms + more, constraints + others
         return terms, constraints
 
@@ -149,20 +159,22 @@ class MomentSet(AmbiguitySet):
 
     def leaf_values(self, theta: Float[Tensor, "batch theta"], position: int) -> dict[str, Tensor]:
         """A moment's parameters as tensors ``(batch, *shape)``, learnt or given."""
-        values, moment = self.unpack(theta), self.moments[position]
+        moment = self.moments[position]
         given = {n: torch.as_tensor(np.array(v)).to(theta)[None] for n, v in moment.constants(self.y.dim).items()}
+        if not moment.shapes(self.y.dim):
+            return given
+        values = self.unpack(theta)
         return given | {name: values[self._name(position, name)] for name in moment.shapes(self.y.dim)}
 
     def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
         """Parameters as they are, bounds as their roots."""
+        self.check(theta)
         theta = theta.double()
-        values, batch = self.unpack(theta), theta.shape[0]
         parts = []
-        for i, moment in enumerate(self.moments):
-            parts += [columns(values[self._name(i, name)]) for name in moment.shapes(self.y.dim)]
-            if moment.sigma is None:
-                parts.append(moment.scales(columns(values[self._name(i, "sigma")])))
-        return torch.cat(parts, 1) if parts else theta.new_zeros(batch, 0)
+        for group in self._groups:
+            found = {name: theta[:, where] for name, where in group.columns.items()}
+            parts += [group.moment.scales(v) if name == "sigma" else v for name, v in found.items()]
+        return torch.cat(parts, 1) if parts else theta.new_zeros(theta.shape[0], 0)
 
     def values(self, theta: Float[Tensor, "batch theta"], y: Tensor, recession: bool = False) -> Tensor:
         """All moments at points ``(batch, point, dim)``: ``(batch, point, bound)``; or their recession functions."""
@@ -217,31 +229,27 @@ class MomentSet(AmbiguitySet):
 
     def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor) -> Float[Tensor, "batch"]:
         """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support."""
-        program, layout = self._emptiness_program
-        values = {**self.unpack(theta), "bounds": rho, "scale": scale, "size": size}
         engine = make_engine()
         engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
-        return engine.solve(program, torch.cat([columns(values[n]) for n in layout], 1)).objective / size[:, 0]
+        own = [theta[:, where] for group in self._groups for name, where in group.columns.items() if name != "sigma"]
+        return engine.solve(self._emptiness_program, torch.cat([*own, rho, scale, size], 1)).objective / size[:, 0]
 
     @cached_property
-    def _emptiness_program(self) -> tuple[ConeProgram, list[str]]:
+    def _emptiness_program(self) -> ConeProgram:
         """The program of ``emptiness``, compiled when first needed."""
         y = cp.Variable((1, self.y.dim))
-        excess = cp.Variable()
+        excess = cp.Variable(1)
         total = sum(m.bounds for m in self.moments)
         bounds, scale = cp.Parameter(total, name="bounds"), cp.Parameter(total, nonneg=True, name="scale")
         size = cp.Parameter(1, nonneg=True, name="size")
-        constraints, at = self.y.support.members(y), 0
-        leaves = {id(p): p for group in self._leaves for p in group.values() if isinstance(p, cp.Parameter)}
-        for moment, own in zip(self.moments, self._leaves, strict=True):
-            g, more = moment.expression(y, own, root=True)
-            here = slice(at, at + moment.bounds)
-            constraints += [*more, g[0] <= bounds[here] + scale[here] * excess]
-            at += moment.bounds
+        room, constraints = bounds + kron(scale, excess), self.y.support.members(y)
+        for group in self._groups:
+            g, more = group.moment.expression(y, group.leaves, root=True)
+            constraints += [*more, g[0] <= room[group.bounds]]
+        own = [group.leaves[name] for group in self._groups for name in group.columns if name != "sigma"]
         # Minus one is room to spare: without a floor a Linear bound alone would let the excess fall for ever.
-        problem = cp.Problem(cp.Minimize(excess), [*constraints, excess >= -size[0]])
-        listed = [*leaves.values(), bounds, scale, size]
-        return compile_program(problem, listed), [p.name() for p in listed]
+        problem = cp.Problem(cp.Minimize(excess[0]), [*constraints, excess >= -size])
+        return compile_program(problem, [*own, bounds, scale, size])
 
     def usage(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
@@ -253,6 +261,40 @@ class MomentSet(AmbiguitySet):
         used = torch.where(mass.probabilities[..., None] > 0, weighted, torch.zeros_like(weighted)).sum(1)
         escaped = self.values(theta, mass.directions, recession=True).sum(1)
         return used + escaped, torch.cat(self.sigmas(theta), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Moments that are dualised together, their parameters stacked.
+
+    Args:
+        moment: they, as one.
+        leaves: the parameters of all, apart from the bounds.
+        rho: ``scales`` of their bounds.
+        features: those of the leaves and ``rho`` that are learnt.
+        columns: where each of them stands in θ, a bound by the name ``sigma``.
+        bounds: the numbers of their bounds among those of the set.
+    """
+
+    moment: Moment
+    leaves: dict[str, Any]
+    rho: cp.Expression
+    features: tuple[cp.Parameter, ...]
+    columns: dict[str, Labels]
+    bounds: Labels
+
+    @classmethod
+    def of(cls, moment: Moment, dim: int, label: str, columns: dict[str, Labels], bounds: Labels) -> _Group:
+        """With fresh parameters, named by a label."""
+        learnt = {name: cp.Parameter(shape, name=label.format(name)) for name, shape in moment.shapes(dim).items()}
+        given = {name: cp.Constant(value) for name, value in moment.constants(dim).items()}
+        if moment.sigma is None:
+            count = moment.scales(torch.ones(1, moment.bounds)).shape[1]
+            rho = cp.Parameter(count, name=label.format("rho"), nonneg=not moment.signed)
+            return cls(moment, given | learnt, rho, (*learnt.values(), rho), columns, bounds)
+        sigma = torch.as_tensor(np.array(np.broadcast_to(moment.sigma, moment.bounds)))
+        rho = cp.Constant(moment.scales(sigma[None])[0].numpy())
+        return cls(moment, given | learnt, rho, tuple(learnt.values()), columns, bounds)
 
 
 def _broadcast(beta: cp.Expression) -> Multiplier:
@@ -278,10 +320,9 @@ def _lowered(beta: cp.Variable, lift: cp.Expression, moment: Moment) -> tuple[Mu
     return multiplier, left >= 0
 
 
-def _bound_of(moment: Moment, dim: int) -> Labels:
-    """The bound of every coordinate of grouped squares."""
-    assert isinstance(moment, Separate)
-    return np.array(moment.label, dtype=np.int64)
+def _bound_of(moment: Moment, count: int) -> Labels:
+    """The bound of every coordinate of grouped squares, or of every direction."""
+    return np.array(moment.label, dtype=np.int64) if isinstance(moment, Separate) else np.arange(count)
 
 
 def _own(given: cp.Expression) -> Multiplier:

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer, Sign
+from drolayers.products import times
 from drolayers.support import Layout, in_cone
 
 Multiplier = Callable[[Labels, Labels, Labels], cp.Expression]
@@ -90,7 +91,7 @@ class SeparateTerm(Term):
             tau, share = (remainder if whole else remainder[self.entry]), None
         known = None if sign is None or remainder is None else sign[self.entry]
         bound, constraints = conjugate(self.outer, tau, self.part, self.multiplier, self.parts.count, self.rho, known)
-        value = layout.sums()[:, self.entry] @ cp.multiply(self.shift, tau)
+        value = layout.sums()[:, self.entry] @ times(self.shift, tau)
         return Contribution(value + _to_rows(bound, self.parts, layout), share, constraints)
 
 
@@ -117,10 +118,10 @@ class RidgeTerm(Term):
             tau = cp.Variable(self.parts.count)
         each = np.arange(self.parts.count)
         bound, constraints = conjugate(self.outer, tau, each, self.multiplier, self.parts.count, self.rho)
-        share = _spread(self.entry, layout.row.size) @ cp.multiply(tau[self.part], self.direction)
+        share = _spread(self.entry, layout.row.size) @ times(self.direction, tau[self.part])
         value = _to_rows(bound, self.parts, layout)
         if not (isinstance(self.shift, float) and self.shift == 0.0):
-            value = value + _to_rows(cp.multiply(tau, self.shift), self.parts, layout)
+            value = value + _to_rows(times(self.shift, tau), self.parts, layout)
         return Contribution(value, share, constraints)
 
 
@@ -203,7 +204,7 @@ def conjugate(
         if found is None:
             return None, constraints
         bound = found
-    return (bound if rho is None else cp.multiply(rho, bound)), constraints
+    return (bound if rho is None else times(rho, bound)), constraints
 
 
 def _spread(entry: Labels, entries: int) -> sp.csr_array:

@@ -22,6 +22,7 @@ from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError, ShapeError
+from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Reals
 from drolayers.uncertainty import Uncertain
 
@@ -35,7 +36,7 @@ class Wasserstein(AmbiguitySet):
 
     The nominal atoms and weights travel beside θ: ``layer(theta, nominal(z))``. In the dual, atom n is a scenario of
     weight ω_n with the penalty ‖y - y_n‖ or ‖y - y_n‖², and a scenario's rows are multiplied by ω_n, so that a zero
-    weight leaves nothing undetermined.
+    weight leaves nothing undetermined; or rather by Nω_n, whose mean is one, so that each of many atoms is no smaller.
 
     Args:
         y: the uncertain vector.
@@ -88,8 +89,8 @@ class Wasserstein(AmbiguitySet):
         )
         blocks = int(rows.block.max(initial=-1)) + 1
         expanded = Rows(
-            cp.multiply(self.weights[entry_scenario], _tiled(rows.slope, count)),
-            cp.multiply(self.weights[scenario], _tiled(rows.offset, count)),
+            kron(self.weights, rows.slope),
+            kron(self.weights, rows.offset),
             layout,
             np.tile(rows.block, count) + scenario * blocks,
         )
@@ -106,10 +107,10 @@ class Wasserstein(AmbiguitySet):
                 layout.row,
                 Parts(parts, np.zeros_like(parts), np.zeros_like(parts)),
                 cp.vec(self.centres, order="C")[entry_scenario * self.y.dim + layout.coordinate],
-                self.weights[scenario] * beta[0],
+                kron(self.weights, cp.promote(beta[0], (base.rows,))),
                 cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
             )
-        return SetDual(expanded, price, [term], [])
+        return SetDual(expanded, price, [term], [], 1.0 / count)
 
     def check_nominal(self, nominal: Nominal | None, batch: int) -> Nominal:
         """Atoms and weights of the right shapes, finite, with weights that are probabilities."""
@@ -140,9 +141,10 @@ class Wasserstein(AmbiguitySet):
         return atoms.double(), weights.double() / total
 
     def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
-        """Radius, weights, atoms and their products."""
+        """Radius, weights relative to their mean, atoms and their products."""
         atoms, weights = self.check_nominal(nominal, theta.shape[0])
         radius = theta.double().clamp(min=FLOOR)
+        weights = self.atoms * weights
         weighted = weights[..., None] * atoms
         return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
 
@@ -212,22 +214,16 @@ class _SharedTerm(Term):
         return np.arange(self.rows.layout.row.size * self.ball.atoms)
 
     def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
-        """Σ_i (ω y)_ni a_ri, and ω_n ε t_r for order 2."""
-        base, count = self.rows.layout, self.ball.atoms
+        """Σ_i (ω y)_ni a_ri, and ω_n ε t_r for order 2, each N times."""
+        base, ball = self.rows.layout, self.ball
         multiplier = cp.promote(self.beta[0], (base.rows,))
-        t, constraints = self.ball.outer.conjugate(self.rows.slope, base.row, multiplier)
-        spread = cp.reshape(self.rows.slope, (1, base.row.size), order="F")
-        moved = cp.multiply(self.ball.weighted_centres[:, base.coordinate], cp.vstack([spread] * count))
-        value = cp.vec(moved @ base.sums().T, order="C")
+        t, constraints = ball.outer.conjugate(self.rows.slope, base.row, multiplier)
+        scenario = np.repeat(np.arange(ball.atoms), base.row.size)
+        centres = cp.vec(ball.weighted_centres, order="C")[scenario * ball.y.dim + layout.coordinate]
+        value = layout.sums() @ times(centres, tiled(self.rows.slope, ball.atoms))
         if t is not None:
-            scenario = np.repeat(np.arange(count), base.rows)
-            value = value + cp.multiply(self.ball.weighted_radius[scenario], _tiled(t, count))
+            value = value + kron(ball.weighted_radius, t)
         return Contribution(value, None, constraints)
-
-
-def _tiled(expression: cp.Expression, count: int) -> cp.Expression:
-    """A vector repeated."""
-    return expression if count == 1 else cp.hstack([expression] * count)
 
 
 def _where(mask: Tensor) -> list[int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from copy import copy
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 import torch
+from cvxpy.constraints import NonNeg, Zero
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
 
 from drolayers.conic.program import AffineMap, ConeProgram, Cones, Slot
@@ -33,6 +35,41 @@ class _Canonical(CLARABEL):
     def name(self) -> str:
         """A name of its own, so that CVXPY's cache never confuses it with Clarabel."""
         return "DROLAYERS"
+
+    @classmethod
+    def format_constraints(cls, problem: Any, exp_cone_order: list[int]) -> Any:
+        """CVXPY's own multiplies by matrices as wide as columns times parameters, though rows only change places."""
+        places = [_places(constraint, exp_cone_order) for constraint in problem.constraints]
+        known = [place for place in places if place is not None]
+        if not places or len(known) < len(places):
+            return super().format_constraints(problem, exp_cone_order)
+        starts = np.concatenate([[0], np.cumsum([place.size for place in known])])
+        place = np.concatenate([start + place for start, place in zip(starts, known, strict=False)])
+        equations = [isinstance(constraint, Zero) for constraint in problem.constraints]
+        sign = np.repeat(np.where(equations, -1.0, 1.0), np.diff(starts))
+        entries = sp.coo_array(problem.A)
+        column, row = np.divmod(entries.row.astype(np.int64), place.size)
+        formatted = copy(problem)
+        formatted.A = sp.csc_array(
+            (entries.data * sign[row], (column * place.size + place[row], entries.col)), shape=entries.shape
+        )
+        formatted.reduced_A = type(problem.reduced_A)(formatted.A, problem.x.size)
+        formatted.formatted = True
+        return formatted
+
+
+def _places(constraint: cp.Constraint, exp_cone_order: list[int]) -> np.ndarray | None:
+    """Where the rows of a constraint's arguments go, so that each cone's rows stand together; None where unknown."""
+    if isinstance(constraint, Zero | NonNeg):
+        return np.arange(constraint.size)
+    if isinstance(constraint, cp.SOC):
+        count, size = constraint.args[0].size, constraint.args[1].size // constraint.args[0].size + 1
+        first = size * np.arange(count)
+        return np.concatenate([first, (first[:, None] + np.arange(1, size)).ravel()])
+    if isinstance(constraint, cp.ExpCone | cp.PowCone3D):
+        order = exp_cone_order if isinstance(constraint, cp.ExpCone) else range(3)
+        return np.concatenate([3 * np.arange(constraint.args[0].size) + offset for offset in order])
+    return None
 
 
 def compile_program(

@@ -64,12 +64,14 @@ class Probe:
         slope: perturbation of the slopes, ``(entries,)``.
         offset: perturbation of the offsets, ``(rows,)``.
         values: the slopes themselves, as a variable of the program.
+        unit: by which the sum over blocks is multiplied, and so are these slopes; perturbations are of the product.
     """
 
     rows: Rows
     slope: cp.Parameter
     offset: cp.Parameter
     values: cp.Variable
+    unit: float
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def worst_case(
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
     if probe:
-        probed, ties = _probed(expanded)
+        probed, ties = _probed(expanded, dual.unit)
         expanded, constraints = probed.rows, [*constraints, *ties]
     bound, more = supremum(expanded, ambiguity.y.support, dual.terms)
     value = expanded.offset + bound
@@ -104,19 +106,19 @@ def worst_case(
     lone = expanded.lone
     total = dual.price
     if lone.any():
-        total = total + cp.sum(value if lone.all() else value[np.flatnonzero(lone)])
+        total = total + dual.unit * cp.sum(value if lone.all() else value[np.flatnonzero(lone)])
     if not lone.all():
         largest, constraint = _block_maxima(value, expanded, np.flatnonzero(~lone))
-        total, constraints = total + cp.sum(largest), [*constraints, constraint]
+        total, constraints = total + dual.unit * cp.sum(largest), [*constraints, constraint]
     return WorstCase(total, constraints, probed)
 
 
-def _probed(rows: Rows) -> tuple[Probe, Constraints]:
+def _probed(rows: Rows, unit: float) -> tuple[Probe, Constraints]:
     """Slopes as variables, since parameters multiply them once more, and offsets as they are, plus perturbations."""
     slope = cp.Variable(rows.slope.shape[0], name="slope")
     da, db = cp.Parameter(slope.shape, name="slope probe"), cp.Parameter(rows.offset.shape[0], name="offset probe")
-    probed = Rows(slope, rows.offset + db, rows.layout, rows.block)
-    return Probe(probed, da, db, slope), [slope == rows.slope + da]
+    probed = Rows(slope, rows.offset + db / unit, rows.layout, rows.block)
+    return Probe(probed, da, db, slope, unit), [slope == rows.slope + da / unit]
 
 
 def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tuple[cp.Variable, cp.Constraint]:

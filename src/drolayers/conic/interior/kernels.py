@@ -34,6 +34,11 @@ OPTIONS: dict[str, Any] = {
 def add_products(out: Floats, to: Ints, of: Ints, A: Floats, v: Floats, factor: float) -> None:
     """out[to] += factor A v[of], entry by entry: A v, Aᵀv or P v."""
     lanes = out.shape[1]
+    if lanes == 1:
+        total, entries, others = out[:, 0], A[:, 0], v[:, 0]
+        for e in range(to.size):
+            total[to[e]] += factor * entries[e] * others[of[e]]
+        return
     for e in range(to.size):
         target, entry, other = out[to[e]], A[e], v[of[e]]
         for k in range(lanes):
@@ -44,6 +49,12 @@ def add_products(out: Floats, to: Ints, of: Ints, A: Floats, v: Floats, factor: 
 def dots(u: Floats, v: Floats, out: Floats) -> None:
     """The inner product of every lane."""
     out[:] = 0.0
+    if out.size == 1:
+        total = 0.0
+        for i in range(u.shape[0]):
+            total += u[i, 0] * v[i, 0]
+        out[0] = total
+        return
     for i in range(u.shape[0]):
         for k in range(out.size):
             out[k] += u[i, k] * v[i, k]
@@ -323,11 +334,39 @@ def assemble(
 
 
 @njit(**OPTIONS)
+def _factor_one(
+    nodes: int, start: Ints, below: Ints, row_start: Ints, row_entry: Ints, row_column: Ints, sign: Floats,
+    least: float, F: Floats, work: Floats,
+) -> None:  # fmt: skip
+    """The same for one lane: a loop of one turn costs more than what it does."""
+    L = F[nodes:]
+    for j in range(nodes):
+        first, last = start[j], start[j + 1]
+        for p in range(first, last):
+            work[below[p]] = L[p]
+        pivot = F[j]
+        for r in range(row_start[j], row_start[j + 1]):
+            p, c = row_entry[r], row_column[r]
+            own = L[p] * F[c]
+            pivot -= L[p] * own
+            for e in range(p + 1, start[c + 1]):
+                work[below[e]] -= L[e] * own
+        if not pivot * sign[j] > least:
+            pivot = least * sign[j]
+        F[j] = pivot
+        for p in range(first, last):
+            L[p] = work[below[p]] / pivot
+
+
+@njit(**OPTIONS)
 def factor(
     nodes: int, start: Ints, below: Ints, row_start: Ints, row_entry: Ints, row_column: Ints, sign: Floats,
     least: float, F: Floats, work: Floats,
 ) -> None:  # fmt: skip
     """K = LDLᵀ in place, column by column; pivots of the wrong sign, which rounding makes, become small ones."""
+    if F.shape[1] == 1:
+        _factor_one(nodes, start, below, row_start, row_entry, row_column, sign, least, F.ravel(), work.ravel())
+        return
     lanes, own = F.shape[1], work[nodes]
     for j in range(nodes):
         for p in range(start[j], start[j + 1]):
@@ -355,6 +394,21 @@ def factor(
 
 
 @njit(**OPTIONS)
+def _substitute_one(nodes: int, start: Ints, below: Ints, F: Floats, y: Floats) -> None:
+    """Solve LDLᵀ in place, for one lane."""
+    L = F[nodes:]
+    for j in range(nodes):
+        own = y[j]
+        for p in range(start[j], start[j + 1]):
+            y[below[p]] -= L[p] * own
+    for j in range(nodes - 1, -1, -1):
+        own = y[j] / F[j]
+        for p in range(start[j], start[j + 1]):
+            own -= L[p] * y[below[p]]
+        y[j] = own
+
+
+@njit(**OPTIONS)
 def substitute(
     nodes: int, start: Ints, below: Ints, position: Ints, F: Floats, rx: Floats, rz: Floats, y: Floats, x: Floats,
     z: Floats,
@@ -366,8 +420,10 @@ def substitute(
         row, source = y[position[i]], rx[i] if i < n else rz[i - n]
         for k in range(lanes):
             row[k] = source[k]
+    if lanes == 1:
+        _substitute_one(nodes, start, below, F.ravel(), y.ravel())
     own = y[nodes]
-    for j in range(nodes):
+    for j in range(nodes if lanes > 1 else 0):
         row = y[j]
         for k in range(lanes):
             own[k] = row[k]
@@ -375,7 +431,7 @@ def substitute(
             target, entry = y[below[p]], F[nodes + p]
             for k in range(lanes):
                 target[k] -= entry[k] * own[k]
-    for j in range(nodes - 1, -1, -1):
+    for j in range(nodes - 1 if lanes > 1 else -1, -1, -1):
         row, pivot = y[j], F[j]
         for k in range(lanes):
             own[k] = row[k] / pivot[k]
