@@ -19,6 +19,9 @@ ROUNDING = 1e-12
 NOTHING = 1e-15
 """The same where the terms themselves vanish, in the engine's units, where data are about one."""
 
+UNSEEN = 16.0
+"""Multiple of what rounding hides below which an objective counts as zero."""
+
 EPSILON = torch.finfo(torch.float64).eps
 """What arithmetic leaves out of every product."""
 
@@ -38,16 +41,23 @@ def products(
     return Px, Ax, Az
 
 
-def value_error(xPx: Array, qx: Array, bz: Array, slip: Array, mass: Array, tolerance: float) -> Array:
+def value_error(
+    xPx: Array, qx: Array, bz: Array, slip: Array, mass: Array, tolerance: float, hidden: Array | None = None
+) -> Array:
     """How far an objective may be from the optimal one, relative to its own size.
 
     Feasible primal and dual points enclose the optimum, and what they lack in feasibility moves it by zᵀr and xᵀr at
     first order (``slip``). An objective that all but cancels is right, at any tolerance, if it is off by no more than
     the rounding of its terms, whose sizes add up to ``mass``. Numpy arrays and tensors alike.
+
+    What rounding hides (``hidden``) counts as an error too, where it is known, and tells an objective that is zero from
+    one that is small only because the program is in poor units.
     """
-    primal, dual = abs(0.5 * xPx + qx), abs(0.5 * xPx + bz)
-    floor = (ROUNDING * mass + NOTHING) / tolerance
-    return (abs(xPx + qx + bz) + slip) / (0.5 * (primal + dual) + floor)
+    size = 0.5 * (abs(0.5 * xPx + qx) + abs(0.5 * xPx + bz))
+    error, floor = abs(xPx + qx + bz) + slip, NOTHING
+    if hidden is not None:
+        error, floor = error + hidden, NOTHING * (size <= UNSEEN * hidden)
+    return error / (size + (ROUNDING * mass + floor) / tolerance)
 
 
 def row_index(indptr: Tensor) -> Tensor:
@@ -77,7 +87,7 @@ def optimality(
     Px, Ax, _ = products(program, sizes, x.abs(), z.abs())
     unseen = ((Ax + s.abs() + sizes.b) * z.abs()).sum(1) + ((Px + sizes.q) * x.abs()).sum(1)
     mass = (sizes.q * x.abs()).sum(1) + (sizes.b * z.abs()).sum(1)
-    gap = value_error(xPx, qx, bz, slip + EPSILON * unseen, mass, tolerance)
+    gap = value_error(xPx, qx, bz, slip, mass, tolerance, EPSILON * unseen)
     outside_primal = outside(program, s) / (1.0 + _norm(s))
     outside_dual = outside(program, z, dual=True) / (1.0 + _norm(z))
     worst = torch.stack([primal, dual, gap, outside_primal, outside_dual]).amax(0)
