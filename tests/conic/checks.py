@@ -29,6 +29,16 @@ def dense(program: ConeProgram, theta: Tensor, item: int) -> tuple[np.ndarray, .
     return P, A, values.q[item].numpy(), values.b[item].numpy()
 
 
+def symmetric_matrix(rows: np.ndarray, order: int) -> np.ndarray:
+    """The matrix whose upper triangle stands in the first rows, column by column, off the diagonal times √2."""
+    full, at = np.zeros((order, order)), 0
+    for j in range(order):
+        for i in range(j + 1):
+            full[i, j] = full[j, i] = rows[at] / (1.0 if i == j else np.sqrt(2.0))
+            at += 1
+    return full
+
+
 def violation(program: ConeProgram, s: np.ndarray, dual: bool = False) -> float:
     """How far a point lies outside the cone, or outside its dual."""
     cones, at, worst = program.cones, program.cones.zero, 0.0
@@ -39,6 +49,9 @@ def violation(program: ConeProgram, s: np.ndarray, dual: bool = False) -> float:
     for d in cones.soc:
         worst = max(worst, float(np.linalg.norm(s[at + 1 : at + d])) - s[at])
         at += d
+    for order in cones.psd:
+        worst = max(worst, -float(np.linalg.eigvalsh(symmetric_matrix(s[at:], order))[0]))
+        at += order * (order + 1) // 2
     for _ in range(cones.exp):
         u, v, w = s[at : at + 3]
         if dual:
@@ -160,4 +173,9 @@ def margin(program: ConeProgram, solution: Solution) -> Tensor:
         both = torch.minimum(z[:, at], s[:, at])
         parts.append(torch.stack([*interior, both]).amax(0)[:, None])
         at += d
+    for order in cones.psd:
+        # z and s commute: every eigenvalue of their sum is one of z or of s, and the other is zero there.
+        total = [symmetric_matrix(row[at:], order) for row in (z + s).detach().numpy()]
+        parts.append(torch.linalg.eigvalsh(torch.tensor(np.array(total))))
+        at += order * (order + 1) // 2
     return torch.cat(parts, 1).amin(1)

@@ -356,6 +356,7 @@ def _cones(program: ConeProgram) -> list:
         *([clarabel.ZeroConeT(cones.zero)] if cones.zero else []),
         *([clarabel.NonnegativeConeT(cones.nonneg)] if cones.nonneg else []),
         *(clarabel.SecondOrderConeT(d) for d in cones.soc),
+        *(clarabel.PSDTriangleConeT(order) for order in cones.psd),
         *(clarabel.ExponentialConeT() for _ in range(cones.exp)),
         *(clarabel.PowerConeT(a) for a in cones.power),
     ]

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.semidefinite import smallest_eigenvalue
 
 Array = Any
 
@@ -91,7 +92,7 @@ def unboundedness(program: ConeProgram, values: Values, x: Float[Tensor, "batch 
 
 
 def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = False) -> Float[Tensor, "batch"]:
-    """How far rows lie outside the zero, nonnegative and second-order cones (or outside their duals)."""
+    """How far rows lie outside the zero, nonnegative, second-order and semidefinite cones (or their duals)."""
     cones = program.cones
     worst = s.new_zeros(s.shape[0])
     if cones.zero and not dual:
@@ -107,6 +108,8 @@ def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = Fa
         squares = s.new_zeros(s.shape[0], len(cones.soc)).index_add(1, cone, block**2)
         tails = (squares - block[:, heads] ** 2).clamp(min=0.0).sqrt()
         worst = torch.maximum(worst, (tails - block[:, heads]).amax(1))
+    if cones.psd:
+        worst = torch.maximum(worst, -smallest_eigenvalue(cones, s))
     return worst
 
 

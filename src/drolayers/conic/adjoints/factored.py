@@ -25,6 +25,7 @@ import scipy.sparse.linalg as spla
 import torch
 from torch import Tensor
 
+from drolayers.conic import semidefinite
 from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
 from drolayers.conic.interior.equilibration import Scaled
 from drolayers.conic.interior.polish import MARGIN, POLISHED
@@ -56,6 +57,9 @@ RANK = 1e-11
 
 INTERIOR = 1e-7
 """Below this ratio the smaller of slack and multiplier is zero, and the other may lie inside its cone."""
+
+LEAST = 1e-9
+"""Eigenvalues of a projection's derivative that count as zero."""
 
 TINY = 1e-12
 """Keeps formulas finite on the edges of the exponential and power cones, which have no derivative there."""
@@ -198,6 +202,9 @@ def split(cones: Cones, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         elif t <= 0.0:
             z[at : at + dimension] = 0.0
         at += dimension
+    for part, order in semidefinite.parts(cones):
+        values, vectors = np.linalg.eigh(semidefinite.matrix(v[part], order))
+        z[part] = semidefinite.rows_of((vectors * np.maximum(values, 0.0)) @ vectors.T)
     return z, z - v
 
 
@@ -209,7 +216,13 @@ def _margin(cones: Cones, v: np.ndarray) -> float:
         t, length = v[at], float(np.linalg.norm(v[at + 1 : at + dimension]))
         margin = min(margin, abs(length - t), abs(length + t))
         at += dimension
-    return float(margin)
+    return min(float(margin), _gap(cones, v))
+
+
+def _gap(cones: Cones, v: np.ndarray) -> float:
+    """The eigenvalue closest to zero among the semidefinite cones."""
+    eigenvalues = [np.abs(np.linalg.eigvalsh(semidefinite.matrix(v[part], order))).min() for part, order in semidefinite.parts(cones)]
+    return float(min(eigenvalues, default=np.inf))
 
 
 def basis(cones: Cones, z: np.ndarray, s: np.ndarray, lean: float) -> tuple[sp.csr_array, np.ndarray]:
@@ -218,9 +231,18 @@ def basis(cones: Cones, z: np.ndarray, s: np.ndarray, lean: float) -> tuple[sp.c
     chosen = np.concatenate([np.arange(cones.zero), cones.zero + np.flatnonzero(v[cones.zero : linear] > -lean)])
     rows, columns, entries, H, count = [chosen], [np.arange(chosen.size)], [np.ones(chosen.size)], [], chosen.size
     H.append(np.zeros(chosen.size))
+    for part, order in semidefinite.parts(cones):
+        directions, d = semidefinite.derivative(v[part], order, lean)
+        directions, d = directions[d > LEAST], d[d > LEAST]
+        rows.append(np.tile(np.arange(part.start, part.stop), d.size))
+        columns.append(np.repeat(count + np.arange(d.size), part.stop - part.start))
+        entries.append(directions.ravel())
+        H.append(1.0 / d - 1.0)
+        count += d.size
     kinds: list[tuple[int, Curvature | None]] = [(d, None) for d in cones.soc] + [(3, _exponential)] * cones.exp
     kinds += [(3, partial(_power, alpha)) for alpha in cones.power]
-    starts = linear + np.cumsum([0, *(d for d, _ in kinds)])[:-1]
+    starts = linear + np.cumsum([0, *cones.blocks])[:-1]
+    starts = np.delete(starts, len(cones.soc) + np.arange(len(cones.psd)))
     for dimension in sorted({d for d, _ in kinds}):
         here = [(start, curvature) for start, (d, curvature) in zip(starts, kinds, strict=True) if d == dimension]
         parts = [slice(start, start + dimension) for start, _ in here]
@@ -231,7 +253,7 @@ def basis(cones: Cones, z: np.ndarray, s: np.ndarray, lean: float) -> tuple[sp.c
             ]
         )
         d, vectors = np.linalg.eigh(0.5 * (D + D.transpose(0, 2, 1)))
-        cone, which = np.nonzero(d > 1e-9)
+        cone, which = np.nonzero(d > LEAST)
         at = np.array([start for start, _ in here])[cone]
         rows.append((at[:, None] + np.arange(dimension)).ravel())
         columns.append(np.repeat(count + np.arange(cone.size), dimension))

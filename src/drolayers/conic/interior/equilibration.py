@@ -39,7 +39,7 @@ class Scaled:
         A = (values.A[:1] if shared else values.A).T.contiguous()
         D = A.new_ones(program.columns, A.shape[1])
         E = A.new_ones(program.rows, A.shape[1])
-        dimensions = [*cones.soc, *[3] * (cones.exp + len(cones.power))]
+        dimensions = cones.blocks
         sizes = torch.tensor(dimensions, dtype=torch.int64, device=device)
         cone = torch.repeat_interleave(torch.arange(len(dimensions), device=device), sizes)
         first = cones.zero + cones.nonneg
