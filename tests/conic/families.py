@@ -170,10 +170,15 @@ def sdp() -> Family:
         [cp.trace(X) == b[0], cp.sum(cp.multiply(A, X)) == b[1]],
         {
             C: lambda r: r.normal(size=(3, 3)),
-            A: lambda r: 0.5 * r.normal(size=(3, 3)),
-            b: lambda r: np.array([r.uniform(2, 3), 0.2 * r.normal()]),
+            A: lambda r: traceless(0.5 * r.normal(size=(3, 3))),
+            b: lambda r: np.array([r.uniform(2, 3), 0.1 * r.normal()]),
         },
     )
+
+
+def traceless(M: np.ndarray) -> np.ndarray:
+    """Without its trace, so that multiples of the identity are feasible, or nearly."""
+    return M - np.trace(M) / len(M) * np.eye(len(M))
 
 
 def lmi() -> Family:
@@ -202,7 +207,7 @@ def sdp_mixed() -> Family:
     return _build(
         "sdp_mixed",
         cp.sum(cp.multiply(C, X)) + g @ y + t + w * cp.sum_squares(y) + 0.5 * cp.sum_squares(X),
-        [corner >> 0, X << 2 * np.eye(2), cp.norm(y) <= 1 + X[0, 0], cp.sum(y) == 1],
+        [corner >> 0, X << 2 * np.eye(2), cp.SOC(1 + X[0, 0], y), cp.sum(y) == 1],
         {
             C: lambda r: 1.5 * r.normal(size=(2, 2)),
             g: lambda r: r.normal(size=3),

@@ -331,7 +331,7 @@ def _clarabel(
     program: ConeProgram, P: sp.csc_matrix, A: sp.csc_matrix, q: np.ndarray, b: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, float]:
     """One solution, and its largest relative residual or gap; infinite where there is none."""
-    found = clarabel.DefaultSolver(sp.csc_matrix(sp.triu(P)), q, A, b, _cones(program), _settings(tolerance)).solve()
+    found = clarabel.DefaultSolver(sp.csc_matrix(sp.triu(P)), q, A, b, clarabel_cones(program), _settings(tolerance)).solve()
     x, z, s = (np.nan_to_num(np.asarray(v, dtype=float)) for v in (found.x, found.z, found.s))
     if str(found.status) not in ("Solved", "AlmostSolved", "InsufficientProgress", "NumericalError"):
         return x, np.inf
@@ -350,7 +350,7 @@ def _sparse(indptr: Tensor, indices: Tensor, data: Tensor, columns: int) -> sp.c
     return sp.csc_matrix(sp.csr_matrix((data.numpy(), indices.numpy(), indptr.numpy()), shape=shape))
 
 
-def _cones(program: ConeProgram) -> list:
+def clarabel_cones(program: ConeProgram) -> list:
     cones = program.cones
     return [
         *([clarabel.ZeroConeT(cones.zero)] if cones.zero else []),
