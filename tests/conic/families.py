@@ -216,6 +216,17 @@ def sdp_mixed() -> Family:
     )
 
 
+def log_det() -> Family:
+    """A semidefinite cone followed by exponential ones, and linear rows before it."""
+    X, C, k = cp.Variable((2, 2), PSD=True), cp.Parameter((2, 2)), cp.Parameter()
+    return _build(
+        "log_det",
+        cp.sum(cp.multiply(C, X)) - cp.log_det(X),
+        [cp.trace(X) <= 1 + k],
+        {C: lambda r: np.eye(2) + 0.3 * r.normal(size=(2, 2)), k: lambda r: 2 * r.random()},
+    )
+
+
 def delage_ye() -> Family:
     """The worst case of a portfolio over all laws whose mean and second moment are near those given.
 
@@ -301,7 +312,9 @@ def fragile_sdp() -> Family:
     )
 
 
-REGULAR = (lp, lp_matrix, qp, qp_weights, socp, portfolio, entropy, power, every_cone, sdp, lmi, sdp_mixed, delage_ye)
+CURVED = (socp, portfolio, entropy, power, every_cone)
+SEMIDEFINITE = (sdp, lmi, sdp_mixed, delage_ye, log_det)
+REGULAR = (lp, lp_matrix, qp, qp_weights, *CURVED, *SEMIDEFINITE)
 FRAGILE = (fragile_lp, fragile_socp, fragile_exp, fragile_qp, fragile_sdp)
 BUILDERS = {f.__name__: f for f in (*REGULAR, *FRAGILE, flat)}
 NAMES = [f.__name__ for f in REGULAR]

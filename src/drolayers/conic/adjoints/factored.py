@@ -61,6 +61,9 @@ INTERIOR = 1e-7
 LEAST = 1e-9
 """Eigenvalues of a projection's derivative that count as zero."""
 
+BLURRED = 1e-4
+"""Eigenvalues of z - s so close to zero are on either side of it where the point cannot be polished."""
+
 TINY = 1e-12
 """Keeps formulas finite on the edges of the exponential and power cones, which have no derivative there."""
 
@@ -112,6 +115,8 @@ def pull(
         x, z, s, left = _polished(cones, P, A, q, b, x, z - s)
         if not left <= POLISHED * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(z - s).max(initial=0.0))):
             return x, z, [], Derivative.UNVERIFIED
+    elif _gap(cones, z - s) <= BLURRED * (1.0 + np.abs(z - s).max()):
+        return x, z, [], Derivative.UNVERIFIED
     found = []
     near = MARGIN * (1.0 + np.abs(z - s).max(initial=0.0))
     verge = symmetric and _margin(cones, z - s) <= near
