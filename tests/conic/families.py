@@ -313,10 +313,10 @@ def fragile_sdp() -> Family:
 
 
 CURVED = (socp, portfolio, entropy, power, every_cone)
-SEMIDEFINITE = (sdp, lmi, sdp_mixed, delage_ye, log_det)
+SEMIDEFINITE = (sdp, lmi, sdp_mixed, delage_ye)
 REGULAR = (lp, lp_matrix, qp, qp_weights, *CURVED, *SEMIDEFINITE)
 FRAGILE = (fragile_lp, fragile_socp, fragile_exp, fragile_qp, fragile_sdp)
-BUILDERS = {f.__name__: f for f in (*REGULAR, *FRAGILE, flat)}
+BUILDERS = {f.__name__: f for f in (*REGULAR, *FRAGILE, flat, log_det)}
 NAMES = [f.__name__ for f in REGULAR]
 
 

@@ -53,9 +53,6 @@ def compile_program(
     listed = list(problem.parameters() if parameters is None else parameters)
     _check(problem, listed)
     plain = _plain(problem)
-    if plain is not problem:
-        # That a trace is nonnegative, say, is known of a semidefinite variable only.
-        _check(plain, listed)
     canonical = _canonical(plain.objective, plain.constraints)
     dims = canonical.cone_dims
     if dims.pnd:

@@ -1,7 +1,7 @@
 """Symmetric matrices as rows of a program: the upper triangle column by column, off the diagonal times √2.
 
-The factor makes the product of two vectors of rows the trace of the product of their matrices, so that the cone is its own
-dual and projections are the same in both. Clarabel and Moreau read rows in this order.
+The factor makes the product of two vectors of rows the trace of the product of their matrices, so that the cone is its
+own dual and projections are the same in both. Clarabel and Moreau read rows in this order.
 """
 
 from __future__ import annotations
