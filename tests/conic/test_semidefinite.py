@@ -12,6 +12,9 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers.conic import residuals
+from drolayers.conic.adjoints.barrier import Barrier
+from drolayers.conic.adjoints.path import Path
+from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import MaskedGradientWarning
 from drolayers.conic.newton import basis, gap, split
@@ -201,6 +204,88 @@ def test_a_matrix_that_is_not_unique_is_loose() -> None:
     torch.testing.assert_close(torch.autograd.grad(total, leaf)[0], torch.ones_like(leaf))
 
 
+# --- Smoothed derivatives ---------------------------------------------------------------------------------------------
+
+
+def _at(name: str, theta: Tensor, level: float, dx: Tensor) -> tuple[Pulled, Found]:
+    """The adjoint on the path for given parameters, in the program's own units."""
+    program = family(name).program
+    values = program.values(theta).detach()
+    points = Clarabel(1e-9).solve(program, values)
+    one = torch.ones(len(theta), 1, dtype=torch.float64)
+    found = Found(points.x, points.z, points.s, (one, one))
+    return Barrier(level)(program, values, found, dx), found
+
+
+@pytest.mark.parametrize("level", [1e-1, 1e-3])
+@pytest.mark.parametrize("name", ["lp", "lp_matrix", "qp", "socp", "portfolio", "flat"])
+def test_the_path_item_by_item_is_that_of_the_batch(name: str, level: float) -> None:
+    program, theta = family(name).program, family(name).theta(6, seed=1)
+    dx = torch.randn(6, program.columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    one, found = _at(name, theta, level, dx)
+    other = Path(level)(program, program.values(theta).detach(), found, dx)
+    assert set(one.code.tolist()) == set(other.code.tolist()) == {int(Derivative.PATH)}
+    torch.testing.assert_close(one.x, other.x, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        by_theta(program, one, found.units), by_theta(program, other, found.units), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("level", [1e-1, 1e-2, 1e-3])
+@pytest.mark.parametrize("name", NAMES)
+def test_smoothed_derivatives_are_those_of_the_path(name: str, level: float) -> None:
+    """Differences of the points of the path, which need no derivative to be found."""
+    program, theta, weight = family(name).program, family(name).theta(3, seed=2), weights(family(name), 3)
+    pulled, found = _at(name, theta, level, weight)
+    assert pulled.code.tolist() == [int(Derivative.PATH)] * 3
+    gradient = by_theta(program, pulled, found.units)
+    along = torch.tensor(np.random.default_rng(3).normal(size=(2, *theta.shape)))
+    ends = [_at(name, theta + step * move, level, weight)[0] for move in along for step in (1e-5, -1e-5)]
+    sums = torch.stack([(end.x * weight).sum(1) for end in ends]).reshape(-1, 2, 3)
+    assert_gradient((gradient * along).sum(-1).T, ((sums[:, 0] - sums[:, 1]) / 2e-5).T, 1e-4)
+
+
+def spectraplex(C: Tensor, level: float) -> Tensor:
+    """argmin ⟨C, X⟩ - level log det X over tr X = 1: X = level (C + νI)⁻¹ with ν found by bisection."""
+    values, vectors = torch.linalg.eigh(C)
+    low, high = -values[0] + 1e-14, -values[0] + 10.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float((level / (values + middle)).sum()) > 1 else (low, middle)
+    return (vectors * (level / (values + low))) @ vectors.T
+
+
+@pytest.mark.parametrize("engine", ["auto", *GENERAL])
+@pytest.mark.parametrize("level", [1e-1, 1e-2])
+def test_smoothed_gradient_is_that_of_the_log_determinant(engine: str, level: float) -> None:
+    X, C = cp.Variable((3, 3), PSD=True), cp.Parameter((3, 3))
+    program = compile_program(cp.Problem(cp.Minimize(cp.sum(cp.multiply(C, X))), [cp.trace(X) == 1]), [C])
+    generator = torch.Generator().manual_seed(0)
+    given = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    given = given + given.T
+    # The level is that of an objective whose largest coefficient is one.
+    given, weight = given / given.abs().max(), torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    leaf = given.reshape(1, 9).clone().requires_grad_()
+    solution = make_engine(engine, dro.Smoothed(level)).solve(program, leaf)
+    (solution.variable(X)[0] * weight).sum().backward()
+    assert solution.derivatives == [Derivative.PATH]
+    for i in range(3):
+        for j in range(3):
+            # An entry of C counts with its mirror image, half each; moved up and down, no entry becomes the largest.
+            move = torch.zeros(3, 3, dtype=torch.float64)
+            move[i, j] = 1e-6
+            move = 0.5 * (move + move.T)
+            ends = [(spectraplex(given + sign * move, level) * weight).sum() for sign in (1.0, -1.0)]
+            expected = float(ends[0] - ends[1]) / 2e-6
+            assert float(leaf.grad[0, 3 * i + j]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_smoothing_beside_exponential_cones_is_refused_with_advice() -> None:
+    member = family("log_det")
+    with pytest.raises(ModelError, match=r"smoothed gradients over exp cones: use gradient=\"exact\""):
+        make_engine(gradient="smoothed").solve(member.program, member.theta(1))
+
+
 # --- Delage and Ye ----------------------------------------------------------------------------------------------------
 
 
@@ -264,12 +349,6 @@ def test_the_default_engine_says_who_solves() -> None:
     assert "since psd cones are not among those of our own method" in make_engine().explain(program)
     with pytest.raises(ModelError, match="psd cones"):
         make_engine("batched").solve(program, family("sdp").theta(1))
-
-
-def test_smoothing_is_refused_with_advice() -> None:
-    member = family("sdp")
-    with pytest.raises(ModelError, match=r"smoothed gradients over psd cones.*gradient=\"exact\""):
-        make_engine(gradient="smoothed").solve(member.program, member.theta(1))
 
 
 ATOMS = {

@@ -77,8 +77,9 @@ def equilibrated(program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: 
     for item, (D_item, E_item, q, b, *point) in enumerate(zip(D, E, *numbers, strict=True)):
         P, A = matrices(program, values, item)
         d, e = sp.diags_array(D_item), sp.diags_array(E_item)
-        data = sp.csr_array(d @ P @ d), sp.csr_array(e @ A @ d), D_item * q, E_item * b
-        yield Item(D_item, E_item, *data, point[0] / D_item, point[1] / E_item, point[2] * E_item)
+        P, A = sp.csr_array(d @ P @ d), sp.csr_array(e @ A @ d)
+        at = point[0] / D_item, point[1] / E_item, point[2] * E_item
+        yield Item(D_item, E_item, P, A, D_item * q, E_item * b, *at)
 
 
 def polished(

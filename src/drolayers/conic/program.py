@@ -298,6 +298,7 @@ class ConeProgram:
         def slots(entries: list[dict[str, Any]]) -> tuple[Slot, ...]:
             return tuple(Slot(e["name"], e["offset"], tuple(e["shape"]), e["key"]) for e in entries)
 
+        cones: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["cones"].items()}
         parts: dict[str, Any] = {
             f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
             for f in fields(cls)
@@ -305,7 +306,7 @@ class ConeProgram:
         }
         parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
         return cls(
-            cones=Cones(**{k: tuple(v) if isinstance(v, list) else v for k, v in header["cones"].items()}),
+            cones=Cones(**cones),
             columns=header["columns"],
             theta_size=header["theta_size"],
             variables=slots(header["variables"]),

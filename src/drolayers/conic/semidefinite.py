@@ -76,13 +76,18 @@ def derivative(v: np.ndarray, order: int, lean: float) -> tuple[np.ndarray, np.n
     """
     values, vectors = np.linalg.eigh(matrix(v, order))
     positive = values > -lean
-    row, column, factor = triangle(order)
     size = np.abs(values)
     mixed = np.where(positive, size, 0.0)[:, None] + np.where(positive, 0.0, size)[None, :]
     share = size[:, None] / np.where(mixed > 0.0, mixed, 1.0)
     omega = np.where(positive[:, None] & positive[None, :], 1.0, 0.0)
     omega = np.where(positive[:, None] & ~positive[None, :], share, omega)
     omega = np.where(~positive[:, None] & positive[None, :], share.T, omega)
+    return spectral_derivative(vectors, omega)
+
+
+def spectral_derivative(vectors: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvectors (one a row) and eigenvalues of  H ↦ U (Ω ∘ UᵀHU) Uᵀ."""
+    row, column, factor = triangle(len(vectors))
     outer = vectors.T[row][:, :, None] * vectors.T[column][:, None, :]
     directions = 0.5 * (outer + outer.transpose(0, 2, 1)) * factor[:, None, None]
     return rows_of(directions), omega[row, column]
