@@ -27,6 +27,9 @@ from drolayers.conic.solvers.polished import Polished
 from drolayers.errors import ModelError
 from drolayers.integer.branch_and_bound import BranchAndBound
 from drolayers.integer.enumeration import Enumeration
+from drolayers.integer.gurobi import Gurobi
+from drolayers.integer.highs import HiGHS
+from drolayers.integer.scip import SCIP
 from drolayers.status import Derivative, Status
 from tests.conic.checks import assert_agrees, assert_gradient, central_differences, symmetric_matrix
 from tests.conic.families import SEMIDEFINITE, family, moment_block
@@ -368,7 +371,7 @@ def test_atoms_over_matrices(atom: str) -> None:
     solution = make_engine().solve(compile_program(problem, [B]), torch.tensor(given.reshape(4, 9)))
     for item in range(4):
         B.value = given[item]
-        problem.solve(cp.CLARABEL, tol_feas=1e-10, tol_gap_abs=1e-10, tol_gap_rel=1e-10)
+        problem.solve(cp.CLARABEL, tol_feas=1e-9, tol_gap_abs=1e-9, tol_gap_rel=1e-9)
         assert float(solution.objective[item]) == pytest.approx(problem.value, rel=1e-6)
         np.testing.assert_allclose(solution.variable(X)[item].numpy(), X.value, atol=1e-4)
 
@@ -394,6 +397,14 @@ def test_integers_beside_a_semidefinite_cone() -> None:
         np.testing.assert_array_equal(found.points.numpy(), grid[np.argsort(values, axis=1)[:, :3]])
     feasible = BranchAndBound().is_feasible(program, theta, torch.tensor(grid).expand(5, -1, -1))
     np.testing.assert_array_equal(feasible.numpy(), np.isfinite(values))
+
+
+@pytest.mark.parametrize("oracle", [SCIP(), HiGHS(), Gurobi()], ids=lambda oracle: type(oracle).__name__)
+def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: SCIP | HiGHS | Gurobi) -> None:
+    X, c = cp.Variable((2, 2), PSD=True), cp.Parameter(3)
+    program = compile_program(mixed(c, cp.Variable(3, boolean=True), X), [c])
+    with pytest.raises(ModelError, match=r"cannot handle psd.*oracle='branch_and_bound'"):
+        oracle.top(program, torch.zeros(1, 3), 1)
 
 
 def test_decision_problems_take_semidefinite_decisions() -> None:
