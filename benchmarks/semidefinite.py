@@ -243,7 +243,8 @@ def examine(number: int, options: argparse.Namespace) -> tuple[str, list[str], t
     # At an apex the decision is zero and stays there: what differences then show is Clarabel's last digits.
     moving = (decision - expected.decision).norm(dim=1) > NOTHING * weight.norm(dim=1)
     decision_error, slope_error = expected.errors(decision) * moving, expected.errors(value, "value")
-    size = torch.maximum(by_newton.norm(dim=1), expected.size)
+    # Points that are certified to 1e-11 have differences to 1e-6.
+    size = torch.maximum(torch.maximum(by_newton.norm(dim=1), expected.size), 1e-4 * weight.norm(dim=1))
     agree = (decision - by_newton).norm(dim=1) <= GRADIENT * size
     outcomes = []
     for i in range(options.items):
