@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import clarabel
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from drolayers.conic.program import ConeProgram
 from drolayers.conic.solution import Solution
 from drolayers.conic.solvers.clarabel import Clarabel
 from tests.conic.families import Family
+from tests.conic.strangers import clarabel_cones, clarabel_settings
 
 
 def dense(program: ConeProgram, theta: Tensor, item: int) -> tuple[np.ndarray, ...]:
@@ -29,6 +32,16 @@ def dense(program: ConeProgram, theta: Tensor, item: int) -> tuple[np.ndarray, .
     return P, A, values.q[item].numpy(), values.b[item].numpy()
 
 
+def symmetric_matrix(rows: np.ndarray, order: int) -> np.ndarray:
+    """The matrix whose upper triangle stands in the first rows, column by column, off the diagonal times √2."""
+    full, at = np.zeros((order, order)), 0
+    for j in range(order):
+        for i in range(j + 1):
+            full[i, j] = full[j, i] = rows[at] / (1.0 if i == j else np.sqrt(2.0))
+            at += 1
+    return full
+
+
 def violation(program: ConeProgram, s: np.ndarray, dual: bool = False) -> float:
     """How far a point lies outside the cone, or outside its dual."""
     cones, at, worst = program.cones, program.cones.zero, 0.0
@@ -39,6 +52,9 @@ def violation(program: ConeProgram, s: np.ndarray, dual: bool = False) -> float:
     for d in cones.soc:
         worst = max(worst, float(np.linalg.norm(s[at + 1 : at + d])) - s[at])
         at += d
+    for order in cones.psd:
+        worst = max(worst, -float(np.linalg.eigvalsh(symmetric_matrix(s[at:], order))[0]))
+        at += order * (order + 1) // 2
     for _ in range(cones.exp):
         u, v, w = s[at : at + 3]
         if dual:
@@ -108,13 +124,29 @@ def assert_agrees(family: Family, theta: Tensor, solution: Solution, tolerance: 
 def precise(program: ConeProgram, theta: Tensor) -> tuple[Tensor, Tensor]:
     """Decisions and objectives at tolerance 1e-12, by Clarabel."""
     values = program.values(theta)
-    x = Clarabel(tolerance=1e-12).solve(program, values).x
+    x = Clarabel(tolerance=1e-12).solve(program, values).x if not program.cones.psd else _semidefinite(program, theta)
     solution = (values.q * x).sum(1) + values.constant
     for item in range(len(x)):
         if program.quadratic:
             P, *_ = dense(program, theta[item : item + 1], 0)
             solution[item] += 0.5 * x[item] @ torch.tensor(P) @ x[item]
     return x, solution
+
+
+def _semidefinite(program: ConeProgram, theta: Tensor) -> Tensor:
+    """Decisions over semidefinite cones, by shorter steps; NaN where Clarabel stopped early all the same."""
+    settings = clarabel_settings(program, 1e-12)
+    rows = []
+    for item in range(len(theta)):
+        P, A, q, b = dense(program, theta, item)
+        upper, A = sp.csc_matrix(np.triu(P)), sp.csc_matrix(A)
+        found = clarabel.DefaultSolver(upper, q, A, b, clarabel_cones(program), settings).solve()
+        x, z, s = (np.array(v) for v in (found.x, found.z, found.s))
+        left = max(np.abs(P @ x + q + A.T @ z).max(), np.abs(A @ x + s - b).max())
+        # A minimiser is known to the root of the gap, and to what is left of the rows.
+        known = left <= 1e-8 and abs(x @ P @ x + q @ x + b @ z) <= 1e-11
+        rows.append(torch.tensor(x if known else np.full_like(x, np.nan)))
+    return torch.stack(rows)
 
 
 def step(program: ConeProgram) -> float:
@@ -160,4 +192,9 @@ def margin(program: ConeProgram, solution: Solution) -> Tensor:
         both = torch.minimum(z[:, at], s[:, at])
         parts.append(torch.stack([*interior, both]).amax(0)[:, None])
         at += d
+    for order in cones.psd:
+        # z and s commute: every eigenvalue of their sum is one of z or of s, and the other is zero there.
+        total = [symmetric_matrix(row[at:], order) for row in (z + s).detach().numpy()]
+        parts.append(torch.linalg.eigvalsh(torch.tensor(np.array(total))))
+        at += order * (order + 1) // 2
     return torch.cat(parts, 1).amin(1)

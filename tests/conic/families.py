@@ -160,6 +160,97 @@ def every_cone() -> Family:
     )
 
 
+def sdp() -> Family:
+    """A semidefinite variable, parameters in the objective, in a row of the matrix and in the right-hand side."""
+    X = cp.Variable((3, 3), PSD=True)
+    C, A, b = cp.Parameter((3, 3)), cp.Parameter((3, 3)), cp.Parameter(2)
+    return _build(
+        "sdp",
+        cp.sum(cp.multiply(C, X)) + 0.5 * cp.sum_squares(X),
+        [cp.trace(X) == b[0], cp.sum(cp.multiply(A, X)) == b[1]],
+        {
+            C: lambda r: r.normal(size=(3, 3)),
+            A: lambda r: traceless(0.5 * r.normal(size=(3, 3))),
+            b: lambda r: np.array([r.uniform(2, 3), 0.1 * r.normal()]),
+        },
+    )
+
+
+def traceless(M: np.ndarray) -> np.ndarray:
+    """Without its trace, so that multiples of the identity are feasible, or nearly."""
+    return M - np.trace(M) / len(M) * np.eye(len(M))
+
+
+def lmi() -> Family:
+    """A linear matrix inequality with parameters in its constant and in its slopes; linear, so that X is not in it."""
+    rng = np.random.default_rng(13)
+    x, c, G, k = cp.Variable(3), cp.Parameter(3), cp.Parameter((4, 4)), cp.Parameter(3)
+    F = [0.5 * (M + M.T) for M in rng.normal(size=(3, 4, 4))]
+    slopes = sum(x[i] * F[i] for i in range(3)) + cp.sum(cp.multiply(k, x)) * np.diag([1.0, 0, 0, -1])
+    return _build(
+        "lmi",
+        c @ x,
+        [G + slopes >> 0],
+        {
+            c: lambda r: r.normal(size=3),
+            G: lambda r: 2 * np.eye(4) + 0.3 * r.normal(size=(4, 4)),
+            k: lambda r: 0.3 * r.normal(size=3),
+        },
+    )
+
+
+def sdp_mixed() -> Family:
+    """Two semidefinite cones of different order with second-order, linear and fixed rows, and a quadratic objective."""
+    X, y, t = cp.Variable((2, 2), symmetric=True), cp.Variable(3, bounds=[-1, 2]), cp.Variable()
+    C, g, w = cp.Parameter((2, 2)), cp.Parameter(3), cp.Parameter(nonneg=True)
+    corner = cp.bmat([[X, y[:2, None]], [y[None, :2], cp.reshape(t, (1, 1), order="F")]])
+    return _build(
+        "sdp_mixed",
+        cp.sum(cp.multiply(C, X)) + g @ y + t + w * cp.sum_squares(y) + 0.5 * cp.sum_squares(X),
+        [corner >> 0, X << 2 * np.eye(2), cp.SOC(1 + X[0, 0], y), cp.sum(y) == 1],
+        {
+            C: lambda r: 1.5 * r.normal(size=(2, 2)),
+            g: lambda r: r.normal(size=3),
+            w: lambda r: 0.5 + r.random(),
+        },
+    )
+
+
+def log_det() -> Family:
+    """A semidefinite cone followed by exponential ones, and linear rows before it."""
+    X, C, k = cp.Variable((2, 2), PSD=True), cp.Parameter((2, 2)), cp.Parameter()
+    return _build(
+        "log_det",
+        cp.sum(cp.multiply(C, X)) - cp.log_det(X),
+        [cp.trace(X) <= 1 + k],
+        {C: lambda r: np.eye(2) + 0.3 * r.normal(size=(2, 2)), k: lambda r: 2 * r.random()},
+    )
+
+
+def delage_ye() -> Family:
+    """The worst case of a portfolio over all laws whose mean and second moment are near those given.
+
+    y = mu + L ξ with ‖E ξ‖² ≤ 1/4 and E ξξᵀ ⪯ 2 I; the loss is the larger of -xᵀy and -3xᵀy - 1/2.
+    """
+    x, q, Q, r = cp.Variable(2, nonneg=True), cp.Variable(2), cp.Variable((2, 2), PSD=True), cp.Variable()
+    mu, L = cp.Parameter(2), cp.Parameter((2, 2))
+    pieces = [(-x, 0.0), (-3 * x, -0.5)]
+    return _build(
+        "delage_ye",
+        r + 2 * cp.trace(Q) + 0.5 * cp.norm(q),
+        [moment_block(Q, q, r, mu, L, a, b) >> 0 for a, b in pieces] + [cp.sum(x) == 1],
+        {mu: lambda r: 0.3 * r.normal(size=2), L: lambda r: np.eye(2) + 0.3 * r.normal(size=(2, 2))},
+    )
+
+
+def moment_block(
+    Q: cp.Expression, q: cp.Expression, r: cp.Expression, mu: cp.Parameter, L: cp.Parameter, a: cp.Expression, b: float
+) -> cp.Expression:
+    """What must be positive semidefinite if r + qᵀξ + ξᵀQξ ≥ aᵀ(mu + L ξ) + b for all ξ."""
+    side = 0.5 * (q - L.T @ a)[:, None]
+    return cp.bmat([[Q, side], [side.T, cp.reshape(r - b - mu @ a, (1, 1), order="F")]])
+
+
 def flat() -> Family:
     """Linear, with parameters in the objective only: the solution map is flat."""
     x, c = cp.Variable(5, nonneg=True), cp.Parameter(5)
@@ -210,9 +301,22 @@ def fragile_qp() -> Family:
     )
 
 
-REGULAR = (lp, lp_matrix, qp, qp_weights, socp, portfolio, entropy, power, every_cone)
-FRAGILE = (fragile_lp, fragile_socp, fragile_exp, fragile_qp)
-BUILDERS = {f.__name__: f for f in (*REGULAR, *FRAGILE, flat)}
+def fragile_sdp() -> Family:
+    """Likewise, with a semidefinite cone."""
+    X, y, c, u = cp.Variable((2, 2), PSD=True), cp.Variable(), cp.Parameter(3), cp.Parameter()
+    return _build(
+        "fragile_sdp",
+        c[0] * y + c[1] * X[0, 0] + c[2] * X[1, 1],
+        [X[0, 1] == 1, X[1, 1] <= u, y >= X[0, 0] + 1],
+        {c: lambda r: 0.5 + r.random(3), u: lambda r: 0.5 + r.random()},
+    )
+
+
+CURVED = (socp, portfolio, entropy, power, every_cone)
+SEMIDEFINITE = (sdp, lmi, sdp_mixed, delage_ye)
+REGULAR = (lp, lp_matrix, qp, qp_weights, *CURVED, *SEMIDEFINITE)
+FRAGILE = (fragile_lp, fragile_socp, fragile_exp, fragile_qp, fragile_sdp)
+BUILDERS = {f.__name__: f for f in (*REGULAR, *FRAGILE, flat, log_det)}
 NAMES = [f.__name__ for f in REGULAR]
 
 

@@ -331,7 +331,8 @@ def _clarabel(
     program: ConeProgram, P: sp.csc_matrix, A: sp.csc_matrix, q: np.ndarray, b: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, float]:
     """One solution, and its largest relative residual or gap; infinite where there is none."""
-    found = clarabel.DefaultSolver(sp.csc_matrix(sp.triu(P)), q, A, b, _cones(program), _settings(tolerance)).solve()
+    settings = clarabel_settings(program, tolerance)
+    found = clarabel.DefaultSolver(sp.csc_matrix(sp.triu(P)), q, A, b, clarabel_cones(program), settings).solve()
     x, z, s = (np.nan_to_num(np.asarray(v, dtype=float)) for v in (found.x, found.z, found.s))
     if str(found.status) not in ("Solved", "AlmostSolved", "InsufficientProgress", "NumericalError"):
         return x, np.inf
@@ -350,24 +351,33 @@ def _sparse(indptr: Tensor, indices: Tensor, data: Tensor, columns: int) -> sp.c
     return sp.csc_matrix(sp.csr_matrix((data.numpy(), indices.numpy(), indptr.numpy()), shape=shape))
 
 
-def _cones(program: ConeProgram) -> list:
+def clarabel_cones(program: ConeProgram) -> list:
+    """The cones of a program, as Clarabel wants them."""
     cones = program.cones
     return [
         *([clarabel.ZeroConeT(cones.zero)] if cones.zero else []),
         *([clarabel.NonnegativeConeT(cones.nonneg)] if cones.nonneg else []),
         *(clarabel.SecondOrderConeT(d) for d in cones.soc),
+        *(clarabel.PSDTriangleConeT(order) for order in cones.psd),
         *(clarabel.ExponentialConeT() for _ in range(cones.exp)),
         *(clarabel.PowerConeT(a) for a in cones.power),
     ]
 
 
-def _settings(tolerance: float) -> clarabel.DefaultSettings:
+def clarabel_settings(program: ConeProgram, tolerance: float) -> clarabel.DefaultSettings:
+    """How Clarabel is asked for the utmost.
+
+    With its usual steps to 0.99 of the way out of a semidefinite cone it may stop at 1e-8, which leaves 3e-5 of a
+    minimiser; with shorter ones it ends near 1e-12.
+    """
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_iter = 300
     settings.tol_feas = settings.tol_gap_abs = settings.tol_gap_rel = tolerance
     settings.iterative_refinement_reltol = settings.iterative_refinement_abstol = 1e-14
     settings.iterative_refinement_max_iter = 30
+    if program.cones.psd:
+        settings.max_step_fraction = 0.5
     return settings
 
 

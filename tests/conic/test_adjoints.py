@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.active import Active
-from drolayers.conic.adjoints.factored import Factored, basis, split
+from drolayers.conic.adjoints.factored import Factored
 from drolayers.conic.adjoints.first_of import FirstOf
 from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import MaskedGradientWarning
 from drolayers.conic.interior.face import Face, cone_rows
+from drolayers.conic.newton import basis, split
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.conic.registry import make_engine
 from drolayers.conic.solvers.clarabel import Clarabel

@@ -18,7 +18,6 @@ from drolayers.conic.engine import Engine
 from drolayers.conic.interior.batch import Batch, lane_count
 from drolayers.conic.interior.elimination import Elimination
 from drolayers.conic.interior.method import Algebra, Goal
-from drolayers.conic.interior.numba_algebra import Structure
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.units import Units

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drolayers.conic.registry import make_engine
-from tests.conic.checks import assert_agrees, assert_gradient, assert_kkt, central_differences, violation
+from tests.conic.checks import assert_agrees, assert_gradient, assert_kkt, central_differences, margin, violation
 from tests.conic.families import NAMES, family
 
 
@@ -79,3 +79,30 @@ def test_cone_check_sees_points_outside() -> None:
             outside = point.copy()
             outside[row] -= 1.95 if row != first[2] else point[row] - 0.01
             assert violation(program, outside, dual) > 0.1
+
+
+def test_cone_check_sees_indefinite_matrices() -> None:
+    program = family("delage_ye").program
+    cones = program.cones
+    at = cones.zero + cones.nonneg + sum(cones.soc)
+    identity = np.zeros(cones.rows)
+    for order in cones.psd:
+        # The diagonal ends each column of the upper triangle.
+        identity[at + np.cumsum(np.arange(1, order + 1)) - 1] = 1.0
+        at += order * (order + 1) // 2
+    assert at == cones.rows
+    assert violation(program, identity) == violation(program, identity, dual=True) == 0.0
+    for row in range(cones.zero + cones.nonneg + sum(cones.soc), cones.rows):
+        outside = identity.copy()
+        # Beyond one off the diagonal, below zero on it.
+        outside[row] = -0.2 if identity[row] else 1.2 * np.sqrt(2.0)
+        assert violation(program, outside) == pytest.approx(0.2)
+        assert violation(program, outside, dual=True) == pytest.approx(0.2)
+
+
+def test_complementarity_check_sees_a_zero_eigenvalue() -> None:
+    member = family("sdp")
+    solution = make_engine().solve(member.program, member.theta(4))
+    assert float(margin(member.program, solution).min()) > 1e-3
+    nothing = torch.zeros_like(solution.dual)
+    assert float(margin(member.program, replace(solution, dual=nothing, slack=nothing)).max()) == 0.0

@@ -167,9 +167,11 @@ def test_gradient_reaches_the_fixed_values() -> None:
 
 
 x, y, p, q = cp.Variable(2, name="x"), cp.Variable(name="y"), cp.Parameter(2, name="p"), cp.Parameter(2, name="q")
-X, S = cp.Variable((2, 2), name="X"), cp.Variable((2, 2), name="S", PSD=True)
+X = cp.Variable((2, 2), name="X")
 psd = cp.Parameter((2, 2), PSD=True, name="sigma")
+symmetric = cp.Parameter((2, 2), symmetric=True, name="gamma")
 sparse = cp.Parameter((2, 2), diag=True, name="weights")
+stack = cp.Variable((3, 2, 2), symmetric=True, name="stack")
 
 REFUSED = {
     "product of parameters": (cp.sum(cp.multiply(cp.multiply(p, q), x)), [], r"Not DPP.*p.*q"),
@@ -178,12 +180,12 @@ REFUSED = {
     "reverse constraint": (cp.sum(x), [cp.square(y) >= 1], r"Not convex.*y"),
     "hidden culprit": (cp.sum(x) + 3 * cp.exp(cp.log(y) * y), [], r"Not convex.*log\(y\)"),
     "equality of a convex expression": (cp.sum(x), [cp.norm(x) == 1], r"Not convex.*norm"),
-    "semidefinite constraint": (cp.trace(X), [X >> np.eye(2)], r"Semidefinite.*X"),
-    "semidefinite variable": (cp.trace(S), [], r"Variable S has structure \['PSD'\]"),
-    "hidden semidefinite atom": (cp.sum(x) + 2 * cp.lambda_max(X) + y, [y >= 1], r"Semidefinite.*lambda_max\(X\)"),
+    "power cone in n dimensions": (cp.sum(x), [cp.PowConeND(X[0], y, np.array([0.4, 0.6]))], r"n dimensions.*PowND\(X"),
+    "a stack of symmetric matrices": (cp.sum(stack), [], r"Variable stack has structure \['symmetric'\]"),
     "unbounded integer": (cp.sum(x), [x >= cp.Variable(2, integer=True, name="count")], r"count is not bounded"),
     "half-bounded integer": (cp.Variable(integer=True, nonneg=True, name="half"), [], r"half is not bounded"),
     "structured parameter": (cp.sum(psd @ x), [], r"sigma has structure \['PSD'\]"),
+    "symmetric parameter": (cp.sum(symmetric @ x), [], r"gamma has structure \['symmetric'\]"),
     "diagonal parameter": (cp.sum(sparse @ x), [], r"weights has structure \['diag'\]"),
 }
 
@@ -200,12 +202,31 @@ def test_parameter_that_is_not_listed() -> None:
         compile_program(cp.Problem(cp.Minimize(p @ x + q @ x)), [p])
 
 
-@pytest.mark.parametrize("attribute", ["symmetric", "diag", "complex"])
+@pytest.mark.parametrize("attribute", ["diag", "hermitian", "complex"])
 def test_variables_with_structure(attribute: str) -> None:
     """CVXPY stores fewer entries than such a variable shows."""
     Y = cp.Variable((2, 2), name="Y", **{attribute: True})
     with pytest.raises(ModelError, match="Variable Y has structure"):
         compile_program(cp.Problem(cp.Minimize(cp.norm(Y - np.eye(2), "fro"))))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("symmetric", [[1.0, 2.0], [2.0, -3.0]]),
+        ("PSD", [[2.0, 0.0], [0.0, 0.0]]),
+        ("NSD", [[0.0, 0.0], [0.0, -3.0]]),
+    ],
+)
+def test_symmetric_variables(attribute: str, expected: list[list[float]]) -> None:
+    """CVXPY keeps a triangle of them; ours have all their entries, under the user's own variable."""
+    Y, target = cp.Variable((2, 2), name="Y", **{attribute: True}), cp.Parameter((2, 2))
+    program = compile_program(cp.Problem(cp.Minimize(cp.sum_squares(Y - target))), [target])
+    given = {"symmetric": [1.0, 4.0, 0.0, -3.0], "PSD": [2.0, 1.0, -1.0, -3.0], "NSD": [2.0, 1.0, -1.0, -3.0]}
+    solution = make_engine().solve(program, torch.tensor([given[attribute]], dtype=torch.float64))
+    found = solution.variable(Y)[0]
+    assert found.shape == (2, 2)
+    torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_nan_in_the_constant_of_the_objective() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
-@pytest.mark.parametrize("name", ["fragile_lp", "fragile_socp", "fragile_qp"])
+@pytest.mark.parametrize("name", ["fragile_lp", "fragile_socp", "fragile_qp", "fragile_sdp"])
 def test_extreme_numbers_do_not_spread(name: str, scale: float) -> None:
     theta = family(name).theta(5, seed=4)
     _, *expected = solve(make_engine(), name, theta)

@@ -38,7 +38,10 @@ def differences(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     keep = margin(member.program, make_engine().solve(member.program, theta)) > 5 * step(member.program)
     assert int(keep.sum()) >= ITEMS // 2, "too few non-degenerate cases"
     theta, weight = theta[keep], weight[keep]
-    return theta, weight, *central_differences(member.program, theta, weight)
+    found = central_differences(member.program, theta, weight)
+    known = torch.stack([t.isfinite().all(1) for t in found]).all(0)
+    assert int(known.sum()) >= ITEMS // 2, "too few cases with an accurate reference"
+    return theta[known], weight[known], *(t[known] for t in found)
 
 
 def gradients(engine: Engine, member: Family, theta: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from drolayers.conic import make_engine
 from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
 from drolayers.conic.residuals import optimality, row_index
+from drolayers.conic.semidefinite import triangle
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import ACCEPT
 from drolayers.status import Status
@@ -29,8 +30,12 @@ def rescaled(program: ConeProgram, values: Values, rng: np.random.Generator, spr
         return torch.tensor(10.0 ** rng.uniform(-spread, spread, (batch, count)))
 
     cones, D = program.cones, factors(program.columns)
-    sizes = [1] * (cones.zero + cones.nonneg) + [*cones.soc] + [3] * cones.exp
-    E = factors(len(sizes)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64), 1)
+    E = torch.cat([factors(cones.zero + cones.nonneg), *(factors(1).expand(-1, size) for size in cones.soc)], 1)
+    for order in cones.psd:
+        row, column, _ = triangle(order)
+        each = factors(order) ** 0.5
+        E = torch.cat([E, each[:, row] * each[:, column]], 1)
+    E = torch.cat([E, *(factors(1).expand(-1, 3) for _ in range(cones.exp))], 1)
     for alpha in cones.power:
         pair = factors(2)
         E = torch.cat([E, pair, (pair[:, :1] ** alpha) * pair[:, 1:] ** (1 - alpha)], 1)
@@ -63,10 +68,13 @@ def test_cones_stay_themselves(name: str) -> None:
     cones, member = family(name).program.cones, family(name)
     units, _ = Units.of(member.program, member.program.values(member.theta(3)).detach())
     at = cones.zero + cones.nonneg
-    for size in (*cones.soc, *[3] * cones.exp):
-        part = units.E[:, at : at + size]
-        torch.testing.assert_close(part, part[:, :1].expand_as(part))
-        at += size
+    for size in (*cones.soc, *(-order for order in cones.psd), *[3] * cones.exp):
+        row, column, _ = triangle(max(-size, 0))
+        part = units.E[:, at : at + max(size, len(row))]
+        diagonal = part[:, row == column].sqrt() if size < 0 else part[:, :1]
+        expected = diagonal[:, row] * diagonal[:, column] if size < 0 else diagonal.expand_as(part)
+        torch.testing.assert_close(part, expected)
+        at += part.shape[1]
     for alpha in cones.power:
         a, b, c = units.E[:, at : at + 3].T
         torch.testing.assert_close(c, a**alpha * b ** (1 - alpha))
@@ -99,7 +107,8 @@ def test_answers_follow_units(engine: str, name: str) -> None:
     unit = (by.kappa * by.beta)[:, 0]
     for item in range(4):
         if found.statuses[item] == Status.OPTIMAL:
-            value, right = float(found.objective[item] * unit[item]), float((expected.objective - values.constant)[item])
+            value = float(found.objective[item] * unit[item])
+            right = float((expected.objective - values.constant)[item])
             assert abs(value - right) <= 1e-6 * max(abs(right), 1e-5)
         else:
             assert found.statuses[item] in (Status.INACCURATE, Status.FAILED)
@@ -128,6 +137,7 @@ def test_rounding_that_multipliers_see_is_no_optimum() -> None:
 
 def _product() -> ConeProgram:
     """Columns b, t, w; w is given, and (b + t, b - t, w) lies in the second-order cone."""
+
     def constant(*numbers: float) -> AffineMap:
         none = torch.zeros(0, dtype=torch.int64)
         return AffineMap(torch.tensor(numbers, dtype=torch.float64), none, none, none.double())

@@ -18,7 +18,8 @@ from drolayers.conic.program import AffineMap, ConeProgram, Cones, Slot
 from drolayers.errors import ModelError
 
 _UNUSED = -2
-_STRUCTURES = ("PSD", "NSD", "symmetric", "diag", "sparsity", "hermitian", "complex", "imag")
+_SYMMETRIC = ("PSD", "NSD", "symmetric")
+_STRUCTURES = (*_SYMMETRIC, "diag", "sparsity", "hermitian", "complex", "imag")
 
 
 class _Canonical(CLARABEL):
@@ -88,12 +89,11 @@ def compile_program(
     """
     listed = list(problem.parameters() if parameters is None else parameters)
     _check(problem, listed)
-    canonical = _canonical(problem.objective, problem.constraints)
+    plain = _plain(problem)
+    canonical = _canonical(plain.objective, plain.constraints)
     dims = canonical.cone_dims
-    if dims.psd or dims.pnd:
-        raise ModelError(
-            f"Semidefinite and n-dimensional power cones are not supported; they come from {_cone_offender(problem)}."
-        )
+    if dims.pnd:
+        raise ModelError(f"Power cones in n dimensions are not supported; they come from {_cone_offender(problem)}.")
 
     columns = canonical.x.size
     theta_slots, theta_size, order = _theta_layout(listed, canonical)
@@ -114,6 +114,7 @@ def compile_program(
         zero=int(dims.zero),
         nonneg=int(dims.nonneg) + extra,
         soc=tuple(int(d) for d in dims.soc),
+        psd=tuple(int(order) for order in dims.psd),
         exp=int(dims.exp),
         power=tuple(float(a) for a in dims.p3d),
     )
@@ -155,6 +156,27 @@ def compile_program(
     )
 
 
+def _plain(problem: cp.Problem) -> cp.Problem:
+    """The same problem with plain matrices in place of symmetric variables, of which CVXPY would keep a triangle."""
+    plain, constraints = {}, []
+    for variable in problem.variables():
+        if not any(variable.attributes.get(a) for a in _SYMMETRIC):
+            continue
+        rest = {a: value for a, value in variable.attributes.items() if a not in _SYMMETRIC}
+        X = plain[id(variable)] = cp.Variable(variable.shape, variable.name(), var_id=variable.id, **rest)
+        above = np.triu_indices(X.shape[0], 1)
+        if above[0].size:
+            constraints.append(X[above] == X.T[above])
+        if variable.attributes["PSD"]:
+            constraints.append(X >> 0)
+        elif variable.attributes["NSD"]:
+            constraints.append(X << 0)
+    if not plain:
+        return problem
+    objective = problem.objective.tree_copy(id_objects=plain)
+    return cp.Problem(objective, [*(c.tree_copy(id_objects=plain) for c in problem.constraints), *constraints])
+
+
 def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constraint]) -> Any:
     """CVXPY's parametrised cone program."""
     # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
@@ -170,9 +192,11 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
         if not any(parameter.id == p.id for p in parameters):
             raise ModelError(f"Parameter {parameter.name()} is used in the problem but is not listed in parameters.")
     for leaf in (*problem.parameters(), *problem.variables()):
-        structure = [a for a in _STRUCTURES if leaf.attributes.get(a)]
+        variable = isinstance(leaf, cp.Variable)
+        taken = _SYMMETRIC if variable and leaf.ndim == 2 else ()
+        structure = [a for a in _STRUCTURES if leaf.attributes.get(a) and a not in taken]
         if structure:
-            kind = "Parameter" if isinstance(leaf, cp.Parameter) else "Variable"
+            kind = "Variable" if variable else "Parameter"
             raise ModelError(
                 f"{kind} {leaf.name()} has structure {structure}, which CVXPY rewrites: declare it as a plain array."
             )
@@ -213,7 +237,7 @@ def _cone_offender(problem: cp.Problem) -> object:
             total = part if part.is_scalar() else np.ones(part.size) @ part.flatten(order="F")
             objective = cp.Minimize(total) if part.is_convex() else cp.Maximize(total)
         dims = _canonical(objective, constraints).cone_dims
-        return bool(dims.psd or dims.pnd)
+        return bool(dims.pnd)
 
     def innermost(parts: list[Any]) -> object | None:
         for part in parts:

@@ -122,7 +122,9 @@ class Engine:
     def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
         """Solve programs whose numbers are at hand already."""
         if lacks := self._lacks(program):
-            raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(lacks)}: choose another engine.")
+            # No engine has another path to smooth along.
+            advice = 'use gradient="exact"' if lacks == self.gradient.lacks(program) else "choose another engine"
+            raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(lacks)}: {advice}.")
         if not len(values):
             return _empty(program, values)
         if warm_start is not None:

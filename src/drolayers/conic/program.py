@@ -35,6 +35,7 @@ class Cones:
         zero: rows with ``s = 0``.
         nonneg: rows with ``s ≥ 0``.
         soc: dimensions of the second-order cones, ``s[0] ≥ ‖s[1:]‖``.
+        psd: orders of the semidefinite cones, whose rows are laid out as ``semidefinite.py`` says.
         exp: number of exponential cones (three rows each).
         power: exponents of the power cones ``s₀^α s₁^(1-α) ≥ |s₂|`` (three rows each).
     """
@@ -42,13 +43,20 @@ class Cones:
     zero: int = 0
     nonneg: int = 0
     soc: tuple[int, ...] = ()
+    psd: tuple[int, ...] = ()
     exp: int = 0
     power: tuple[float, ...] = ()
 
     @property
     def rows(self) -> int:
         """Number of rows of A."""
-        return self.zero + self.nonneg + sum(self.soc) + 3 * self.exp + 3 * len(self.power)
+        return self.zero + self.nonneg + sum(self.blocks)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Rows of each cone that follows the linear ones."""
+        triangles = (order * (order + 1) // 2 for order in self.psd)
+        return (*self.soc, *triangles, *[3] * (self.exp + len(self.power)))
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -290,7 +298,7 @@ class ConeProgram:
         def slots(entries: list[dict[str, Any]]) -> tuple[Slot, ...]:
             return tuple(Slot(e["name"], e["offset"], tuple(e["shape"]), e["key"]) for e in entries)
 
-        cones = header["cones"]
+        cones: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["cones"].items()}
         parts: dict[str, Any] = {
             f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
             for f in fields(cls)
@@ -298,7 +306,7 @@ class ConeProgram:
         }
         parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
         return cls(
-            cones=Cones(cones["zero"], cones["nonneg"], tuple(cones["soc"]), cones["exp"], tuple(cones["power"])),
+            cones=Cones(**cones),
             columns=header["columns"],
             theta_size=header["theta_size"],
             variables=slots(header["variables"]),

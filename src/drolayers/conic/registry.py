@@ -14,6 +14,7 @@ from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.conic.solvers.contract import Solver
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.solvers.moreau import Moreau
+from drolayers.conic.solvers.polished import Polished
 from drolayers.errors import ModelError
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
@@ -50,4 +51,4 @@ def make_engine(
         if engine not in SOLVERS:
             raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(SOLVERS)}.")
         engine = SOLVERS[engine]()
-    return Engine(engine, Clarabel(RESCUE), gradient, on_failure)
+    return Engine(engine, Polished(Clarabel(RESCUE)), gradient, on_failure)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.semidefinite import smallest_eigenvalue
 
 Array = Any
 
@@ -56,7 +57,7 @@ def value_error(
     size = 0.5 * (abs(0.5 * xPx + qx) + abs(0.5 * xPx + bz))
     error, floor = abs(xPx + qx + bz) + slip, NOTHING
     if hidden is not None:
-        error, floor = error + hidden, NOTHING * (size <= UNSEEN * hidden)
+        error, floor = error + hidden, NOTHING * (size <= UNSEEN * (hidden + EPSILON))
     return error / (size + (ROUNDING * mass + floor) / tolerance)
 
 
@@ -111,7 +112,7 @@ def unboundedness(program: ConeProgram, values: Values, x: Float[Tensor, "batch 
 
 
 def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = False) -> Float[Tensor, "batch"]:
-    """How far rows lie outside the zero, nonnegative and second-order cones (or outside their duals)."""
+    """How far rows lie outside the zero, nonnegative, second-order and semidefinite cones (or their duals)."""
     cones = program.cones
     worst = s.new_zeros(s.shape[0])
     if cones.zero and not dual:
@@ -127,6 +128,8 @@ def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = Fa
         squares = s.new_zeros(s.shape[0], len(cones.soc)).index_add(1, cone, block**2)
         tails = (squares - block[:, heads] ** 2).clamp(min=0.0).sqrt()
         worst = torch.maximum(worst, (tails - block[:, heads]).amax(1))
+    if cones.psd:
+        worst = torch.maximum(worst, -smallest_eigenvalue(cones, s))
     return worst
 
 

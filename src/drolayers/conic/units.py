@@ -4,8 +4,9 @@ With x = βDx̂, z = κEẑ and s = βE⁻¹ŝ the program in hats has
 
     P̂ = DPD·β/κ,   Â = EAD,   q̂ = Dq/κ,   b̂ = Eb/β,
 
-where D and E are diagonal and E maps each cone onto itself: one factor for a row of the orthant, one for a whole cone,
-two for a power cone, whose third row follows. Solvers, verdicts and derivatives work in hats.
+where D and E are diagonal and E maps each cone onto itself: a factor for every row of the orthant, one for a whole
+second-order or exponential cone, two for a power cone, whose third row follows, and for a semidefinite cone the
+congruence with a diagonal matrix. Solvers, verdicts and derivatives work in hats.
 
 The factors are those of Curtis and Reid (1972), with q and b among the numbers: their logarithms minimise the sum of
 squared logarithms of all numbers of the program in hats. A program whose variables, rows or objective are counted in
@@ -18,7 +19,7 @@ from __future__ import annotations
 import threading
 import warnings
 from dataclasses import dataclass, fields
-from typing import final
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
+from drolayers.conic.semidefinite import triangle
 
 STEPS = 16
 """Of conjugate gradients, at most."""
@@ -200,13 +202,18 @@ def _balance(program: ConeProgram, device: torch.device) -> _Balance:
 
 
 def _row_unknowns(program: ConeProgram) -> sp.csr_array:
-    """The logarithms of rows as sums of unknown ones: their own, their cone's, or a mean of two for a power cone."""
+    """The logarithms of rows as sums of unknown ones: what leaves each cone itself."""
     cones = program.cones
-    sizes = [1] * (cones.zero + cones.nonneg) + [*cones.soc] + [3] * cones.exp
-    unknown = np.repeat(np.arange(len(sizes)), sizes)
-    own = sp.csr_array((np.ones(unknown.size), (np.arange(unknown.size), unknown)), shape=(unknown.size, len(sizes)))
-    power = [np.array([[1.0, 0.0], [0.0, 1.0], [alpha, 1.0 - alpha]]) for alpha in cones.power]
-    return sp.csr_array(sp.block_diag([own, *power], format="csr"))
+    pieces: list[Any] = [sp.eye_array(cones.zero + cones.nonneg)]
+    pieces += [np.ones((size, 1)) for size in cones.soc]
+    for order in cones.psd:
+        # A congruence dSd with a diagonal d.
+        row, column, _ = triangle(order)
+        each = np.eye(order)
+        pieces.append(each[row] + each[column])
+    pieces += [np.ones((3, 1))] * cones.exp
+    pieces += [np.array([[1.0, 0.0], [0.0, 1.0], [alpha, 1.0 - alpha]]) for alpha in cones.power]
+    return sp.csr_array(sp.block_diag(pieces, format="csr"))
 
 
 def _sparse(matrix: sp.csr_array, device: torch.device) -> Tensor:

@@ -112,7 +112,7 @@ def _heads(program: ConeProgram) -> Array:
     """The first row of each row's cone."""
     cones = program.cones
     linear = cones.zero + cones.nonneg
-    sizes = np.array([*cones.soc, *[3] * cones.exp, *[3] * len(cones.power)], dtype=np.int64)
+    sizes = np.array(cones.blocks, dtype=np.int64)
     first = linear + np.cumsum(sizes) - sizes
     return np.concatenate([np.arange(linear), np.repeat(first, sizes)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class Instance:
                 lower[column] = max(lower[column], b[row] / a)
         # A structural zero on its own says 0 ≤ b.
         alone &= np.array([bool(A.data[A.indptr[r]]) if alone[r] else False for r in index], dtype=bool)
-        kept = Cones(cones.zero, cones.nonneg - int(alone.sum()), cones.soc, cones.exp, cones.power)
+        kept = replace(cones, nonneg=cones.nonneg - int(alone.sum()))
         size = _cone_scale(A, cones)[~alone]
         A, b = sp.csr_array(sp.diags_array(size) @ A[~alone]), size * b[~alone]
         return cls(P / scale, q / scale, A, b, kept, program.integers.numpy(), lower, upper)

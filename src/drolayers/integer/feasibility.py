@@ -176,7 +176,7 @@ def _blocks(program: ConeProgram) -> Array:
     """The cone that each row belongs to; linear rows are cones of their own."""
     cones = program.cones
     linear = cones.zero + cones.nonneg
-    sizes = np.array([*cones.soc, *[3] * cones.exp, *[3] * len(cones.power)], dtype=np.int64)
+    sizes = np.array(cones.blocks, dtype=np.int64)
     return np.concatenate([np.arange(linear), linear + np.repeat(np.arange(sizes.size), sizes)])
 
 

@@ -1,63 +1,32 @@
 """Exact derivatives item by item: any cone, kinks told from mere degeneracy, and systems that are singular.
 
-The equations are those of ``interior/face.py``, for one item, with the projector E as a basis U of its range: with D
-the derivative of the projection onto the dual cone and D = U diag(d) Uᵀ,
-
-    [P, AᵀU; UᵀA, -H] (g, k) = (dx, 0),   h = U k,   H = 1/d - 1.
-
-The matrix is singular where multipliers or decisions are not unique. If the equations have solutions all the same, any
-of them gives the derivative along all changes of the data that keep the program solvable, and a small one is taken. If
-they have none, the decision moves at no finite rate: it is not unique in the direction asked for. Where a row is on the
-verge between two faces, the derivatives of both must agree, or the item is at a kink.
+The equations are those of ``newton.py``, with dx and nothing on their right-hand side. Their matrix is singular where
+multipliers or decisions are not unique. If they have solutions all the same, any of them gives the derivative along
+all changes of the data that keep the program solvable, and a small one is taken. If they have none, the decision moves
+at no finite rate: it is not unique in the direction asked for. Where a row, or an eigenvalue, is on the verge between
+two faces, the derivatives of both must agree, or the item is at a kink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import final
 
 import numpy as np
-import scipy.linalg as la
-import scipy.sparse as sp
-import scipy.sparse.linalg as spla
 import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
-from drolayers.conic.interior.polish import MARGIN, POLISHED
-from drolayers.conic.program import ConeProgram, Cones, Values, matrices
+from drolayers.conic.interior.polish import MARGIN
+from drolayers.conic.newton import Item, basis, gap, items, margin, polished, solve
+from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.status import Derivative
-
-Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-ROUNDS = 12
-"""Newton steps, each of which may change the face."""
-
-ENOUGH = 1e-13
-"""What of the optimality conditions is as good as nothing, in equilibrated units."""
 
 AGREE = 1e-5
 """Up to which relative difference derivatives of two faces agree."""
 
-SHIFT = 1e-9
-"""By which the diagonal is moved so that singular systems can be factored; refinement takes its effect back."""
-
-SOLVED = 1e-8
-"""Relative defect up to which equations count as solved."""
-
-LARGEST = 2500
-"""Unknowns up to which a dense least-squares solve is tried."""
-
-RANK = 1e-11
-"""Relative size of the singular values that count as zero."""
-
-INTERIOR = 1e-7
-"""Below this ratio the smaller of slack and multiplier is zero, and the other may lie inside its cone."""
-
-TINY = 1e-12
-"""Keeps formulas finite on the edges of the exponential and power cones, which have no derivative there."""
+BLURRED = 1e-4
+"""Eigenvalues of z - s so close to zero are on either side of it where the point cannot be polished."""
 
 
 @final
@@ -67,219 +36,42 @@ class Factored:
 
     def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
         """Pull gradients back, one item after another."""
-        cones = program.cones
-        x, z, s, seed, q, b = (t.detach().cpu().numpy() for t in (found.x, found.z, found.s, dx, values.q, values.b))
+        seeds, shapes = dx.detach().cpu().numpy(), (found.x.shape, found.z.shape)
         # Two solutions an item: on the verge between two faces there is one on either side.
-        sides = [[np.zeros(t.shape) for t in (x, z, x, z)] for _ in range(2)]
+        sides = [[np.zeros(shape) for shape in (*shapes, *shapes)] for _ in range(2)]
         codes = np.zeros(len(values), dtype=np.int64)
-        for item in range(len(values)):
-            P, A = matrices(program, values, item)
-            *at, solutions, told = pull(cones, P, A, q[item], b[item], x[item], z[item], s[item], seed[item])
+        for item, one in enumerate(items(program, values, found.x, found.z, found.s)):
+            *at, solutions, told = pull(program.cones, one, seeds[item])
             codes[item] = int(told)
             for side, solution in zip(sides, (solutions[:1] + solutions[-1:]), strict=False):
                 for target, value in zip(side, (*at, *solution), strict=True):
                     target[item] = value
         code = torch.as_tensor(codes, device=dx.device)
         first, second = (Pulled(*(torch.as_tensor(t).to(dx) for t in side), code) for side in sides)  # type: ignore[call-arg]
-        one, two = (by_theta(program, side, found.units) for side in (first, second))
-        kink = (one - two).abs().amax(1) > AGREE * one.abs().amax(1) if program.theta_size else code < 0
+        here, there = (by_theta(program, side, found.units) for side in (first, second))
+        kink = (here - there).abs().amax(1) > AGREE * here.abs().amax(1) if program.theta_size else code < 0
         return replace(second, code=torch.where(kink & first.ok, int(Derivative.KINK), code))
 
 
 def pull(
-    cones: Cones,
-    P: sp.csr_array,
-    A: sp.csr_array,
-    q: np.ndarray,
-    b: np.ndarray,
-    x: np.ndarray,
-    z: np.ndarray,
-    s: np.ndarray,
-    dx: np.ndarray,
+    cones: Cones, item: Item, dx: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]], Derivative]:
     """The point x, z and the solutions g, h of the adjoint system there, for one program: one, or one a side."""
+    P, A, x, z, s = item.P, item.A, item.x, item.z, item.s
     symmetric = not (cones.exp or cones.power)
     if symmetric:
-        x, z, s, left = _polished(cones, P, A, q, b, x, z - s)
-        if not left <= POLISHED * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(z - s).max(initial=0.0))):
+        x, z, s, done = polished(cones, P, A, item.q, item.b, x, z - s)
+        if not done:
             return x, z, [], Derivative.UNVERIFIED
+    elif gap(cones, z - s) <= BLURRED * (1.0 + np.abs(z - s).max()):
+        return x, z, [], Derivative.UNVERIFIED
     found = []
     near = MARGIN * (1.0 + np.abs(z - s).max(initial=0.0))
-    verge = symmetric and _margin(cones, z - s) <= near
+    verge = symmetric and margin(cones, z - s) <= near
     for lean in (near, -near) if verge else (0.0,):
         U, H = basis(cones, z, s, lean)
-        solution = _solve(P, A, U, H, dx, np.zeros(U.shape[1]))
+        solution = solve(P, A, U, H, dx, np.zeros(U.shape[1]))
         if solution is None:
             return x, z, [], Derivative.KINK if verge else Derivative.LOOSE
         found.append((solution[0], U @ solution[1]))
     return x, z, found, Derivative.FACTORED
-
-
-def _polished(
-    cones: Cones, P: sp.csr_array, A: sp.csr_array, q: np.ndarray, b: np.ndarray, x: np.ndarray, v: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Newton's method on the optimality conditions: the best point met, and what is left of them."""
-    best = (x, *split(cones, v), np.inf)
-    for _ in range(ROUNDS):
-        z, s = split(cones, v)
-        missing, beside = P @ x + q + A.T @ z, A @ x + s - b
-        left = max(np.abs(missing).max(initial=0.0), np.abs(beside).max(initial=0.0))
-        if left < best[3]:
-            best = (x, z, s, left)
-        if left <= ENOUGH * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(v).max(initial=0.0))):
-            break
-        U, H = basis(cones, z, s, 0.0)
-        # Where there are more active rows than unknowns, a step meets all of them at the end only.
-        step = _solve(P, A, U, H, -missing, -(U.T @ beside), exactly=False)
-        if step is None:
-            break
-        x = x + step[0]
-        v = v + U @ step[1] + A @ step[0] + beside
-    return best
-
-
-def _solve(
-    P: sp.csr_array,
-    A: sp.csr_array,
-    U: sp.csr_array,
-    H: np.ndarray,
-    rx: np.ndarray,
-    rz: np.ndarray,
-    exactly: bool = True,
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Solve the face's system, least-squares where it is singular; None where it must have a solution and has none."""
-    UA = sp.csr_array(U.T @ A)
-    matrix = sp.csc_array(sp.block_array([[P, UA.T], [UA, -sp.diags_array(H)]]))
-    rhs = np.concatenate([rx, rz])
-    size, n = np.abs(rhs).max(initial=0.0), rx.size
-    if size == 0.0:
-        return np.zeros(n), np.zeros(rz.size)
-    shift = sp.diags_array(np.concatenate([np.full(n, SHIFT), np.full(rz.size, -SHIFT)]))
-    solution = np.zeros_like(rhs)
-    try:
-        factors = spla.splu(sp.csc_array(matrix + shift))
-        for _ in range(12):
-            move = factors.solve(rhs - matrix @ solution)
-            solution = solution + move
-            if (
-                np.abs(move).max() <= SOLVED * np.abs(solution).max()
-                and _defect(matrix, solution, rhs) <= SOLVED * size
-            ):
-                return solution[:n], solution[n:]
-    except RuntimeError:
-        pass
-    if rhs.size > LARGEST:
-        return None
-    solution = la.lstsq(matrix.toarray(), rhs, cond=RANK, lapack_driver="gelsd")[0]
-    solved = not exactly or _defect(matrix, solution, rhs) <= 10.0 * SOLVED * size
-    return (solution[:n], solution[n:]) if solved else None
-
-
-def _defect(matrix: sp.csc_array, solution: np.ndarray, rhs: np.ndarray) -> float:
-    """What is left of linear equations; infinite where a number is none."""
-    left = np.abs(matrix @ solution - rhs).max(initial=0.0)
-    return float(left) if np.isfinite(left) else np.inf
-
-
-def split(cones: Cones, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Z = Π(v) and s = Π(v) - v, over the self-dual cones."""
-    z, at = v.copy(), cones.zero + cones.nonneg
-    z[cones.zero : at] = np.maximum(v[cones.zero : at], 0.0)
-    for dimension in cones.soc:
-        t, w = v[at], v[at + 1 : at + dimension]
-        length = float(np.linalg.norm(w))
-        if length > abs(t):
-            z[at : at + dimension] = 0.5 * (t + length) * np.concatenate([[1.0], w / length])
-        elif t <= 0.0:
-            z[at : at + dimension] = 0.0
-        at += dimension
-    return z, z - v
-
-
-def _margin(cones: Cones, v: np.ndarray) -> float:
-    """How far v is from another face."""
-    at = cones.zero + cones.nonneg
-    margin = np.abs(v[cones.zero : at]).min(initial=np.inf)
-    for dimension in cones.soc:
-        t, length = v[at], float(np.linalg.norm(v[at + 1 : at + dimension]))
-        margin = min(margin, abs(length - t), abs(length + t))
-        at += dimension
-    return float(margin)
-
-
-def basis(cones: Cones, z: np.ndarray, s: np.ndarray, lean: float) -> tuple[sp.csr_array, np.ndarray]:
-    """U and H; rows within ``lean`` of another face count as active where it is positive, as inactive otherwise."""
-    v, linear = z - s, cones.zero + cones.nonneg
-    chosen = np.concatenate([np.arange(cones.zero), cones.zero + np.flatnonzero(v[cones.zero : linear] > -lean)])
-    rows, columns, entries, H, count = [chosen], [np.arange(chosen.size)], [np.ones(chosen.size)], [], chosen.size
-    H.append(np.zeros(chosen.size))
-    kinds: list[tuple[int, Curvature | None]] = [(d, None) for d in cones.soc] + [(3, _exponential)] * cones.exp
-    kinds += [(3, partial(_power, alpha)) for alpha in cones.power]
-    starts = linear + np.cumsum([0, *(d for d, _ in kinds)])[:-1]
-    for dimension in sorted({d for d, _ in kinds}):
-        here = [(start, curvature) for start, (d, curvature) in zip(starts, kinds, strict=True) if d == dimension]
-        parts = [slice(start, start + dimension) for start, _ in here]
-        D = np.stack(
-            [
-                _soc(v[part], lean) if curvature is None else _smooth(z[part], s[part], curvature)
-                for part, (_, curvature) in zip(parts, here, strict=True)
-            ]
-        )
-        d, vectors = np.linalg.eigh(0.5 * (D + D.transpose(0, 2, 1)))
-        cone, which = np.nonzero(d > 1e-9)
-        at = np.array([start for start, _ in here])[cone]
-        rows.append((at[:, None] + np.arange(dimension)).ravel())
-        columns.append(np.repeat(count + np.arange(cone.size), dimension))
-        entries.append(vectors[cone, :, which].ravel())
-        H.append(np.maximum(1.0 / d[cone, which] - 1.0, 0.0))
-        count += cone.size
-    place = (np.concatenate(rows), np.concatenate(columns))
-    return sp.csr_array((np.concatenate(entries), place), shape=(v.size, count)), np.concatenate(H)
-
-
-def _soc(v: np.ndarray, lean: float) -> np.ndarray:
-    """D on a second-order cone; between the faces ½ [[1, uᵀ], [u, (1 + t/‖w‖) I - (t/‖w‖) uuᵀ]], u = w/‖w‖."""
-    t, w = v[0], v[1:]
-    length = float(np.linalg.norm(w))
-    full, off = length - t <= lean, length + t <= -lean
-    if (full and not (off and lean < 0)) or (full and off and lean >= 0):
-        return np.eye(v.size)
-    if off:
-        return np.zeros((v.size, v.size))
-    u, ratio = w / length, t / length
-    inner = (1.0 + ratio) * np.eye(w.size) - ratio * np.outer(u, u)
-    return 0.5 * np.block([[np.ones((1, 1)), u[None, :]], [u[:, None], inner]])
-
-
-def _smooth(z: np.ndarray, s: np.ndarray, curvature: Curvature) -> np.ndarray:
-    """D where the dual cone is {φ ≤ 0} with φ smooth at z.
-
-    z = v - λ∇φ(z) and φ(z) = 0, so (I + λ∇²φ) dz + ∇φ dλ = dv and ∇φᵀdz = 0; and s = z - v gives λ.
-    """
-    if np.linalg.norm(s) <= INTERIOR * np.linalg.norm(z):
-        return np.eye(3)
-    if np.linalg.norm(z) <= INTERIOR * np.linalg.norm(s):
-        return np.zeros((3, 3))
-    gradient, hessian = curvature(z)
-    multiplier = -(s @ gradient) / (gradient @ gradient)
-    system = np.block([[np.eye(3) + multiplier * hessian, gradient[:, None]], [gradient[None, :], np.zeros((1, 1))]])
-    return np.linalg.inv(system)[:3, :3]
-
-
-def _exponential(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """φ = -u exp(v/u - 1) - w, u < 0: gradient and Hessian."""
-    u, v, _ = z
-    u = min(u, -TINY)
-    e, ratio = np.exp(min(v / u - 1.0, 100.0)), v / u
-    hessian = np.array([[-ratio * ratio / u, ratio / u, 0.0], [ratio / u, -1.0 / u, 0.0], [0.0, 0.0, 0.0]])
-    return np.array([e * (ratio - 1.0), -e, -1.0]), e * hessian
-
-
-def _power(alpha: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """φ = |w| - (u/α)^α (v/(1-α))^(1-α), u, v > 0: gradient and Hessian."""
-    u, v = max(z[0], TINY), max(z[1], TINY)
-    mean = (u / alpha) ** alpha * (v / (1.0 - alpha)) ** (1.0 - alpha)
-    a, b = alpha / u, (1.0 - alpha) / v
-    # The mean is homogeneous of degree one: its Hessian is -α(1-α)·mean·(1/u, -1/v)(1/u, -1/v)ᵀ.
-    ray = np.array([1.0 / u, -1.0 / v, 0.0])
-    return np.array([-a * mean, -b * mean, np.sign(z[2])]), alpha * (1.0 - alpha) * mean * np.outer(ray, ray)

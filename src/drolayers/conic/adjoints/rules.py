@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drolayers.conic.adjoints.active import Active
+from drolayers.conic.adjoints.barrier import Barrier
 from drolayers.conic.adjoints.factored import Factored
 from drolayers.conic.adjoints.first_of import FirstOf
 from drolayers.conic.adjoints.path import Path
@@ -47,8 +48,9 @@ class Smoothed:
 
     def lacks(self, program: ConeProgram) -> list[str]:
         """What has no central path of ours."""
-        return [f"smoothed gradients over {kind} cones" for kind in sorted(program.cones.kinds - SYMMETRIC)]
+        foreign = program.cones.kinds - SYMMETRIC - {"psd"}
+        return [f"smoothed gradients over {kind} cones" for kind in sorted(foreign)]
 
     def adjoint(self, program: ConeProgram, algebra: AlgebraName | None = None) -> Adjoint:
-        """On the central path."""
-        return Path(self.level, algebra)
+        """On the central path: in the batch over our cones, item by item with semidefinite ones."""
+        return Path(self.level, algebra) if program.cones.kinds <= SYMMETRIC else Barrier(self.level)

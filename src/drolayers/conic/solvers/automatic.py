@@ -26,7 +26,7 @@ class Automatic:
 
     Args:
         own: our method, for zero, nonnegative and second-order cones.
-        general: the other, for exponential and power cones.
+        general: the other, for semidefinite, exponential and power cones.
     """
 
     own: Interior = field(default_factory=Interior)

@@ -32,7 +32,7 @@ class Clarabel:
     @property
     def capabilities(self) -> Capabilities:
         """All our cones."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp", "power"}))
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"}))
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
@@ -64,6 +64,7 @@ class Clarabel:
             *([clarabel.ZeroConeT(cones.zero)] if cones.zero else []),
             *([clarabel.NonnegativeConeT(cones.nonneg)] if cones.nonneg else []),
             *(clarabel.SecondOrderConeT(d) for d in cones.soc),
+            *(clarabel.PSDTriangleConeT(order) for order in cones.psd),
             *(clarabel.ExponentialConeT() for _ in range(cones.exp)),
             *(clarabel.PowerConeT(a) for a in cones.power),
         ]

@@ -85,7 +85,7 @@ class Moreau:
     @property
     def capabilities(self) -> Capabilities:
         """All our cones and quadratic objectives."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "exp", "power"}), fixed_sizes=True)
+        return Capabilities(frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"}), fixed_sizes=True)
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
@@ -131,6 +131,7 @@ class Moreau:
             num_zero_cones=program.cones.zero,
             num_nonneg_cones=program.cones.nonneg,
             so_cone_dims=list(program.cones.soc),
+            psd_dims=list(program.cones.psd),
             num_exp_cones=program.cones.exp,
             power_alphas=list(program.cones.power),
         )
