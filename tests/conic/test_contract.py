@@ -55,8 +55,8 @@ def test_batch_equals_loop(engine: str, name: str) -> None:
     together, alone = (member.theta(7, seed=4).requires_grad_() for _ in range(2))
     batch = solver.solve(member.program, together)
     items = [solver.solve(member.program, row[None]) for row in alone]
-    # Torch sums in another order for every size, and a curved program has its minimiser to five digits.
-    tolerance = 1e-5 if engine == "torch" else 1e-7
+    # Our algebras round otherwise when one program is alone, and a curved program has its minimiser to five digits.
+    tolerance = 1e-7 if engine in ("moreau", "clarabel") else 1e-5
     for field in ("primal", "dual", "slack", "objective"):
         loop = torch.cat([getattr(item, field) for item in items])
         torch.testing.assert_close(getattr(batch, field), loop, rtol=tolerance, atol=tolerance)

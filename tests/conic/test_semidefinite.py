@@ -268,19 +268,21 @@ def test_smoothed_gradient_is_that_of_the_log_determinant(engine: str, level: fl
     generator = torch.Generator().manual_seed(0)
     given = torch.randn(3, 3, generator=generator, dtype=torch.float64)
     given = given + given.T
-    # The level is that of an objective whose largest coefficient is one.
-    given, weight = given / given.abs().max(), torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    weight = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    # The level is relative to the objective's unit, which is a constant of the derivative.
+    units, _ = Units.of(program, program.values(given.reshape(1, 9)))
+    absolute = level * float(units.kappa * units.beta)
     leaf = given.reshape(1, 9).clone().requires_grad_()
     solution = make_engine(engine, dro.Smoothed(level)).solve(program, leaf)
     (solution.variable(X)[0] * weight).sum().backward()
     assert solution.derivatives == [Derivative.PATH]
     for i in range(3):
         for j in range(3):
-            # An entry of C counts with its mirror image, half each; moved up and down, no entry becomes the largest.
+            # An entry of C counts with its mirror image, half each.
             move = torch.zeros(3, 3, dtype=torch.float64)
             move[i, j] = 1e-6
             move = 0.5 * (move + move.T)
-            ends = [(spectraplex(given + sign * move, level) * weight).sum() for sign in (1.0, -1.0)]
+            ends = [(spectraplex(given + sign * move, absolute) * weight).sum() for sign in (1.0, -1.0)]
             expected = float(ends[0] - ends[1]) / 2e-6
             assert float(leaf.grad[0, 3 * i + j]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 

@@ -38,6 +38,9 @@ STEPS = 16
 ROUNDS = 3
 """Times that weights are taken anew, at most."""
 
+GRID = 4096.0
+"""Parts of one to which logarithms are rounded."""
+
 ROUNDING = 1e-13
 """Relative size of numbers that are left out."""
 
@@ -151,6 +154,8 @@ class _Balance:
             u, going = u + move, going & (move.abs().amax(0) > SETTLED)
             if u.device.type == "cpu" and not bool(going.any()):
                 break
+        # On a grid, so that an item has the same factors to the last bit whatever is solved beside it.
+        u = (u * GRID).round() / GRID
         D = u[self.first : self.first + self.columns].exp().T
         return D, (self.rows_of @ u).exp().T
 

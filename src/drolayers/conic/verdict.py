@@ -12,10 +12,11 @@ from drolayers.conic.solvers.contract import Points, Solver
 from drolayers.status import Status
 
 ACCEPT = 1e-7
-"""Relative residual up to which an item is called OPTIMAL."""
+"""Relative residual up to which an item is called OPTIMAL: its value is right to so much of itself."""
 
 TOLERATE = 1e-4
-"""Relative residual up to which an item is called INACCURATE; beyond it has FAILED."""
+"""The same for INACCURATE; beyond it an item has FAILED. Either promise ends where terms of the value cancel: at
+``residuals.ROUNDING`` of their size."""
 
 CERTIFY = 1e-6
 """Relative defect up to which a ray counts as a certificate."""
@@ -25,10 +26,14 @@ def classify(
     program: ConeProgram, values: Values, points: Points
 ) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
     """Status by our own residuals: a verdict is believed only with its certificate."""
-    residual = residuals.optimality(program, values, points.x, points.z, points.s, ACCEPT)
+    point = (points.x, points.z, points.s)
+    residual = residuals.optimality(program, values, *point, ACCEPT)
     status = torch.full_like(points.verdict, int(Status.FAILED))
-    status[residual <= TOLERATE] = int(Status.INACCURATE)
     status[residual <= ACCEPT] = int(Status.OPTIMAL)
+    short = (residual > ACCEPT).nonzero()[:, 0]
+    if short.numel():
+        rest = residuals.optimality(program, values[short], *(t[short] for t in point), TOLERATE)
+        status[short[rest <= TOLERATE]] = int(Status.INACCURATE)
     for verdict, proof in (
         (Status.INFEASIBLE, lambda v, r: residuals.infeasibility(program, v, r.z)),
         (Status.NO_MINIMUM, lambda v, r: residuals.unboundedness(program, v, r.x)),
