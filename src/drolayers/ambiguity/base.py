@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Typical
+from drolayers.ambiguity.moment import Typical, columns
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.terms import Term
 from drolayers.errors import ShapeError
@@ -192,8 +192,3 @@ class AmbiguitySet(ABC):
             raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")
         if theta.dim() != 2 or theta.shape[1] != self.size:
             raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")
-
-
-def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:
-    """Everything but the batch flattened; a batch of nothing too."""
-    return values.reshape(values.shape[0], values.shape[1:].numel())

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import FLOOR, Leaves, Moment, Typical
+from drolayers.ambiguity.moment import FLOOR, Ingredient, Leaves, Moment, Typical
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
 from drolayers.errors import ModelError
@@ -39,8 +39,13 @@ class _Composite(Moment):
                 )
 
     @property
+    def count(self) -> int:
+        """Those of the members."""
+        return sum(member.count for member in self.members)
+
+    @property
     def degree(self) -> float:
-        """The members' common degree, or one, unscaled, where they differ."""
+        """The members' common degree, or one where they differ."""
         degrees = {member.degree for member in self.members}
         return degrees.pop() if len(degrees) == 1 else 1.0
 
@@ -54,29 +59,46 @@ class _Composite(Moment):
         """When the members' degrees differ, or one is mixed itself."""
         return len({member.degree for member in self.members}) > 1 or any(member.mixed for member in self.members)
 
-    def scales(self, sigma: Tensor) -> Tensor:
-        """Of mixed degrees: ρ is the least of σ^(1/q), the size of deviations, and behind it stands ρ^q/σ a member.
+    def ingredients(self, leaves: Leaves) -> list[Ingredient]:
+        """Those of the members."""
+        return [part for j, m in enumerate(self.members) for part in m.ingredients(self.leaves_of(j, leaves))]
 
-        With β = bρ/σ the price is ρb, and a member of degree q, whose own scaled multiplier is βρ^(q-1), sees bρ^q/σ.
+    def scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
+        """Of mixed degrees: with β = τb the price is στ, and an ingredient of degree q sees the multiplier τρ^(q-1)b.
+
+        Nonnegative ingredients wφ bound deviations by ρ = min (σ/w)^(1/q), and τ = 1/max wρ^(q-1) keeps all
+        multipliers at b or below. Beside a linear ingredient σ says less: then the centres of the others count too,
+        and where they grow as fast as what is linear.
         """
-        if not self.mixed or self.signed or any(member.mixed for member in self.members):
-            return super().scales(sigma)
-        sigma = sigma.clamp(min=FLOOR)
-        degrees = torch.tensor([member.degree for member in self.members]).to(sigma)
-        rho = (sigma ** (1.0 / degrees)).amin(1, keepdim=True)
-        return torch.cat([rho, rho**degrees / sigma], 1)
+        if not self.mixed:
+            return super().scales(sigma, leaves)
+        parts = self.ingredients(leaves)
+        firm, linear = ([p for p in parts if p.signed is kind] for kind in (False, True))
+        sigma = sigma if self.signed else sigma.clamp(min=FLOOR)
+        size = sigma.abs().clamp(min=FLOOR)
+        rho = torch.cat([(size / p.weight) ** (1.0 / p.degree) for p in firm], 1).amin(1, keepdim=True)
+        for p in firm if linear else []:
+            rho = torch.maximum(rho, p.extent.to(rho))
+            for slope in linear if p.degree > 1 else []:
+                even = (slope.weight * slope.extent / p.weight).to(rho) ** (1.0 / (p.degree - 1.0))
+                rho = torch.maximum(rho, even)
+        steepest = torch.cat([p.weight * rho ** (p.degree - 1.0) for p in firm], 1).amax(1, keepdim=True)
+        seen = [rho ** (p.degree - 1.0) / steepest for p in parts]
+        return torch.cat([sigma / steepest, rho, *seen], 1)
 
     def member_scale(
         self, position: int, multiplier: Multiplier, rho: cp.Expression | None
     ) -> tuple[Multiplier, cp.Expression | None]:
-        """A member's multiplier and scale; none where degrees differ and nothing is known to scale by."""
-        if not self.mixed:
+        """A member's multiplier and scale."""
+        if not self.mixed or rho is None:
             return multiplier, rho
-        if rho is None or rho.size == 1:
-            return multiplier, None
+        counts = [member.count for member in self.members]
+        first = 1 + sum(counts[:position])
+        if self.members[position].mixed:
+            return multiplier, cp.hstack([rho[:1], rho[first : first + counts[position]]])
 
         def scaled(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
-            return rho[1 + position] * multiplier(row, bound, coordinate)
+            return rho[first] * multiplier(row, bound, coordinate)
 
         return scaled, rho[:1]
 
@@ -236,9 +258,18 @@ class Scaled(Moment):
         """As the member."""
         return self.member.mixed
 
-    def scales(self, sigma: Tensor) -> Tensor:
+    @property
+    def count(self) -> int:
+        """That of the member."""
+        return self.member.count
+
+    def ingredients(self, leaves: Leaves) -> list[Ingredient]:
+        """Those of the member, times the factor."""
+        return [p._replace(weight=self.factor * p.weight) for p in self.member.ingredients(leaves)]
+
+    def scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
         """Those of the member."""
-        return self.member.scales(sigma)
+        return self.member.scales(sigma, leaves)
 
     def components(self, dim: int) -> int:
         """Those of the member."""

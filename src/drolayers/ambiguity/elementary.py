@@ -12,7 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Learn, Leaves, Moment, Typical, centre, deviation, part_scale, rectangle
+from drolayers.ambiguity.moment import (
+    FLOOR,
+    Learn,
+    Leaves,
+    Moment,
+    Typical,
+    centre,
+    columns,
+    deviation,
+    part_scale,
+    rectangle,
+)
 from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer
 from drolayers.ambiguity.terms import MatrixTerm, Multiplier, Parts, RidgeTerm, SeparateTerm, Term
 from drolayers.errors import ModelError
@@ -73,6 +84,10 @@ class Separate(Moment):
         """The mean and the standard deviation."""
         chosen = y[:, self.coordinates(y.shape[1])]
         return {} if self.mu is not None else {"mu": Typical(chosen.mean(0), deviation(chosen))}
+
+    def extent(self, leaves: Leaves) -> Tensor:
+        """The largest coordinate of the centre."""
+        return columns(leaves["mu"]).abs().amax(1, keepdim=True)
 
     def links(self, dim: int) -> list[Labels]:
         """None where φ is additive; else the coordinates of every label."""
@@ -183,6 +198,11 @@ class Ridge(Moment):
         if self.h is None:
             found["h"] = Typical(along.mean(0)[0], deviation(along)[0], meaningful=self.mu is not None)
         return found
+
+    def extent(self, leaves: Leaves) -> Tensor:
+        """How steep it is where φ is linear; else how far its threshold lies out."""
+        steep = columns(leaves["mu"]).norm(dim=1, keepdim=True)
+        return steep if self.signed else columns(leaves["h"]).abs() / steep.clamp(min=FLOOR)
 
     def links(self, dim: int) -> list[Labels]:
         """All coordinates of the direction, unless φ is linear."""
@@ -386,6 +406,11 @@ class Image(Moment):
         if self.mu is None:
             found["mu"] = Typical(image.mean(0), deviation(image), meaningful=not learnt)
         return found
+
+    def extent(self, leaves: Leaves) -> Tensor:
+        """The centre's size, seen through the matrix."""
+        size = columns(leaves["A"]).norm(dim=1, keepdim=True).clamp(min=FLOOR)
+        return columns(leaves["mu"]).norm(dim=1, keepdim=True) / size
 
     def links(self, dim: int) -> list[Labels]:
         """All coordinates that the matrix touches."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cvxpy as cp
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -23,8 +24,9 @@ from drolayers.checks import numbers, whole
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
-FLOOR = 1e-16
-"""Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero."""
+FLOOR = 1e-100
+"""Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero. Small enough for
+any unit: the bound of a fourth power is the fourth power of an outcome."""
 
 Leaves = Mapping[str, Any]
 """Parameters of a moment by name: CVXPY leaves, arrays or tensors, as the caller needs them."""
@@ -58,6 +60,15 @@ class Typical:
     meaningful: bool = True
 
 
+class Ingredient(NamedTuple):
+    """A function of one degree in a sum or maximum: its weight, whether it is linear (``signed``), and its extent."""
+
+    weight: float
+    degree: float
+    signed: bool
+    extent: Tensor
+
+
 class Moment(ABC):
     """A convex function of ``y`` whose expectation is bounded by ``sigma``."""
 
@@ -80,13 +91,30 @@ class Moment(ABC):
         return False
 
     @property
+    def count(self) -> int:
+        """Number of its ingredients."""
+        return 1
+
+    @property
     def mixed(self) -> bool:
         """Whether parts of different degrees meet in it."""
         return False
 
-    def scales(self, sigma: Tensor) -> Tensor:
-        """ρ = σ^(1/p), one a bound ``(batch, bounds)``, and behind them what else of σ the terms need."""
+    def scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
+        """The price of a multiplier in units of ρ, one a bound ``(batch, bounds)``.
+
+        For a function of one degree p that is ρ = σ^(1/p), the size of deviations, itself. Where degrees are mixed ρ
+        and the members' coefficients stand behind it.
+        """
         return sigma if self.degree == 1 else sigma.clamp(min=FLOOR) ** (1.0 / self.degree)
+
+    def ingredients(self, leaves: Leaves) -> list[Ingredient]:
+        """What it is made of, in the order of its parameters: itself, unless it is a sum, a maximum or a multiple."""
+        return [Ingredient(1.0, self.degree, self.signed, self.extent(leaves))]
+
+    def extent(self, leaves: Leaves) -> Tensor:
+        """The distance of its centre from the origin, or the steepness of what is linear, ``(batch, 1)``."""
+        return torch.zeros(1, 1, dtype=torch.float64)
 
     @property
     def affine(self) -> bool:
@@ -120,7 +148,7 @@ class Moment(ABC):
             layout: the rows.
             leaves: CVXPY expressions of all parameters.
             multiplier: how to find the multiplier of a part; None where the best one is to be eliminated.
-            rho: ``scales`` of σ; None where the multiplier is not scaled.
+            rho: the size of deviations, one a bound; where degrees are mixed, behind it a coefficient an ingredient.
             split: whether an additive function gets a part of its own for every coordinate.
         """
 
@@ -203,3 +231,8 @@ def as_given(name: str, value: ArrayLike) -> NDArray[np.float64]:
 def as_bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:
     """A given bound as a vector."""
     return None if sigma is None else as_given("sigma", sigma).reshape(-1)
+
+
+def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:
+    """Everything but the batch flattened; a batch of nothing too."""
+    return values.reshape(values.shape[0], values.shape[1:].numel())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual, columns
 from drolayers.ambiguity.elementary import Ridges, Separate
-from drolayers.ambiguity.moment import Moment, Typical, deviation
+from drolayers.ambiguity.moment import FLOOR, Moment, Typical, deviation
 from drolayers.ambiguity.moments import grouped_squares
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
@@ -121,16 +121,16 @@ class MomentSet(AmbiguitySet):
         terms: list[Term] = []
         constraints: Constraints = []
         for i, group in enumerate(self._groups):
-            moment, rho = group.moment, group.rho
+            moment = group.moment
             multiplier: Multiplier | None = None
             if lifts is not None or not (moment.eliminable() and rows.layout.rows == 1):
                 beta = cp.Variable(moment.bounds, nonneg=True, name="beta")
-                price = price + rho[: moment.bounds] @ beta
+                price = price + group.price @ beta
                 multiplier = _broadcast(beta)
             if lifts is not None:
                 multiplier, nonnegative = _lowered(beta, lifts[i], moment)
                 constraints.append(nonnegative)
-            more, others = moment.terms(rows.layout, group.leaves, multiplier, rho, split=lifts is not None)
+            more, others = moment.terms(rows.layout, group.leaves, multiplier, group.rho, split=lifts is not None)
             terms, constraints = terms + more, constraints + others
         return SetDual(rows, price, terms, constraints)
 
@@ -172,8 +172,7 @@ class MomentSet(AmbiguitySet):
         theta = theta.double()
         parts = []
         for group in self._groups:
-            found = {name: theta[:, where] for name, where in group.columns.items()}
-            parts += [group.moment.scales(v) if name == "sigma" else v for name, v in found.items()]
+            parts += group.values(theta)
         return torch.cat(parts, 1) if parts else theta.new_zeros(theta.shape[0], 0)
 
     def values(self, theta: Float[Tensor, "batch theta"], y: Tensor, recession: bool = False) -> Tensor:
@@ -201,7 +200,7 @@ class MomentSet(AmbiguitySet):
 
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
         """A bound of a nonnegative function at zero or below."""
-        low = [s <= 1e-15 for s, m in zip(self.sigmas(theta), self.moments, strict=True) if not m.signed]
+        low = [s <= FLOOR for s, m in zip(self.sigmas(theta), self.moments, strict=True) if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
@@ -270,31 +269,56 @@ class _Group:
     Args:
         moment: they, as one.
         leaves: the parameters of all, apart from the bounds.
-        rho: ``scales`` of their bounds.
-        features: those of the leaves and ``rho`` that are learnt.
+        scales: the moment's ``scales`` of their bounds.
+        features: those of the leaves and ``scales`` that are learnt.
         columns: where each of them stands in θ, a bound by the name ``sigma``.
         bounds: the numbers of their bounds among those of the set.
+        given: the parameters whose values were given.
     """
 
     moment: Moment
     leaves: dict[str, Any]
-    rho: cp.Expression
+    scales: cp.Expression
     features: tuple[cp.Parameter, ...]
     columns: dict[str, Labels]
     bounds: Labels
+    given: dict[str, Tensor]
+
+    @property
+    def price(self) -> cp.Expression:
+        """Of the multipliers."""
+        return self.scales[: self.moment.bounds]
+
+    @property
+    def rho(self) -> cp.Expression:
+        """The size of deviations, and the ingredients' coefficients where degrees are mixed."""
+        return self.scales[1:] if self.moment.mixed else self.scales
+
+    def values(self, theta: Tensor) -> list[Tensor]:
+        """The features of a batch."""
+        batch, learnt = theta.shape[0], {name: theta[:, where] for name, where in self.columns.items()}
+        parts = [value for name, value in learnt.items() if name != "sigma"]
+        if isinstance(self.scales, cp.Parameter):
+            leaves = {n: v.reshape(batch, *self.leaves[n].shape) for n, v in learnt.items() if n != "sigma"}
+            given = {name: value.to(theta) for name, value in self.given.items()}
+            parts.append(self.moment.scales(learnt.get("sigma", given["sigma"]), {**given, **leaves}).expand(batch, -1))
+        return parts
 
     @classmethod
     def of(cls, moment: Moment, dim: int, label: str, columns: dict[str, Labels], bounds: Labels) -> _Group:
         """With fresh parameters, named by a label."""
         learnt = {name: cp.Parameter(shape, name=label.format(name)) for name, shape in moment.shapes(dim).items()}
         given = {name: cp.Constant(value) for name, value in moment.constants(dim).items()}
-        if moment.sigma is None:
-            count = moment.scales(torch.ones(1, moment.bounds)).shape[1]
-            rho = cp.Parameter(count, name=label.format("rho"), nonneg=not moment.signed)
-            return cls(moment, given | learnt, rho, (*learnt.values(), rho), columns, bounds)
-        sigma = torch.as_tensor(np.array(np.broadcast_to(moment.sigma, moment.bounds)))
-        rho = cp.Constant(moment.scales(sigma[None])[0].numpy())
-        return cls(moment, given | learnt, rho, tuple(learnt.values()), columns, bounds)
+        numbers = {name: torch.as_tensor(np.array(v))[None] for name, v in moment.constants(dim).items()}
+        sigma = np.ones(1) if moment.sigma is None else moment.sigma
+        numbers["sigma"] = torch.as_tensor(np.array(np.broadcast_to(sigma, moment.bounds)))[None]
+        scales: cp.Expression
+        if moment.sigma is None or (moment.mixed and learnt):
+            count = 2 + moment.count if moment.mixed else moment.bounds
+            scales = cp.Parameter(count, name=label.format("rho"), nonneg=not moment.signed)
+            return cls(moment, given | learnt, scales, (*learnt.values(), scales), columns, bounds, numbers)
+        scales = cp.Constant(moment.scales(numbers["sigma"], numbers)[0].numpy())
+        return cls(moment, given | learnt, scales, tuple(learnt.values()), columns, bounds, numbers)
 
 
 def _broadcast(beta: cp.Expression) -> Multiplier:
