@@ -162,8 +162,8 @@ def check_constants(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -
         with np.printoptions(formatter={"float_kind": lambda number: f"{number:g}"}):
             named = f"constraint {part}" if isinstance(part, cp.Constraint) else f"cost's part {_not_finite(part)}"
         raise ModelError(
-            f"The {named} holds NaN or infinity: leave out bounds and pieces that are infinite, and give finite numbers "
-            "elsewhere."
+            f"The {named} holds NaN or infinity: leave out bounds and pieces that are infinite, and give "
+            "finite numbers elsewhere."
         )
 
 
