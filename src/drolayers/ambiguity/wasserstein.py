@@ -149,7 +149,7 @@ class Wasserstein(AmbiguitySet):
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """A tenth of the mean distance from the mean as radius."""
         y = y.double()
-        distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12)
+        distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12 * float(y.abs().max()) or 1e-12)
         return {"radius": Typical(0.1 * distance, 0.1 * distance, positive=True, meaningful=False)}
 
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
