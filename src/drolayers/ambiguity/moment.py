@@ -23,7 +23,7 @@ from drolayers.checks import numbers, whole
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
-FLOOR = 1e-16
+FLOOR = 1e-200
 """Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero."""
 
 Leaves = Mapping[str, Any]
