@@ -99,7 +99,10 @@ def test_answers_follow_units(engine: str, name: str) -> None:
     unit = (by.kappa * by.beta)[:, 0]
     for item in range(4):
         if found.statuses[item] == Status.OPTIMAL:
-            value, right = float(found.objective[item] * unit[item]), float((expected.objective - values.constant)[item])
+            value, right = (
+                float(found.objective[item] * unit[item]),
+                float((expected.objective - values.constant)[item]),
+            )
             assert abs(value - right) <= 1e-6 * max(abs(right), 1e-5)
         else:
             assert found.statuses[item] in (Status.INACCURATE, Status.FAILED)
@@ -128,6 +131,7 @@ def test_rounding_that_multipliers_see_is_no_optimum() -> None:
 
 def _product() -> ConeProgram:
     """Columns b, t, w; w is given, and (b + t, b - t, w) lies in the second-order cone."""
+
     def constant(*numbers: float) -> AffineMap:
         none = torch.zeros(0, dtype=torch.int64)
         return AffineMap(torch.tensor(numbers, dtype=torch.float64), none, none, none.double())

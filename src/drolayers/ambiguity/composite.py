@@ -55,15 +55,17 @@ class _Composite(Moment):
         return len({member.degree for member in self.members}) > 1 or any(member.mixed for member in self.members)
 
     def scales(self, sigma: Tensor) -> Tensor:
-        """Of mixed degrees: ρ is the least of σ^(1/q), the size of deviations, and behind it stands ρ^q/σ a member.
+        """Of mixed degrees: ρ is the least of (σ/c)^(1/q), the size of deviations; behind it stands ρ^q/σ a member.
 
+        A factor c of a member has a unit of its own, which σ has as well.
         With β = bρ/σ the price is ρb, and a member of degree q, whose own scaled multiplier is βρ^(q-1), sees bρ^q/σ.
         """
         if not self.mixed or self.signed or any(member.mixed for member in self.members):
             return super().scales(sigma)
         sigma = sigma.clamp(min=FLOOR)
         degrees = torch.tensor([member.degree for member in self.members]).to(sigma)
-        rho = (sigma ** (1.0 / degrees)).amin(1, keepdim=True)
+        factors = torch.tensor([_factor(member) for member in self.members]).to(sigma)
+        rho = ((sigma / factors) ** (1.0 / degrees)).amin(1, keepdim=True)
         return torch.cat([rho, rho**degrees / sigma], 1)
 
     def member_scale(
@@ -108,6 +110,11 @@ class _Composite(Moment):
         root = root and self.degree != 1
         found = [m.expression(y, self.leaves_of(j, leaves), root) for j, m in enumerate(self.members)]
         return [expression for expression, _ in found], [c for _, constraints in found for c in constraints]
+
+
+def _factor(moment: Moment) -> float:
+    """What a moment is multiplied by; one where that is zero."""
+    return (moment.factor * _factor(moment.member) or 1.0) if isinstance(moment, Scaled) else 1.0
 
 
 @final
