@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows, columns
 from drolayers.conic import ConeProgram, Engine, Solution, make_engine
-from drolayers.conic.compile import compile_program
+from drolayers.conic.compile import check_constants, compile_program
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
@@ -66,6 +66,8 @@ class DecisionProblem:
                     f"The constraint {constraint} uses {names}: constraints may hold decision variables only; put what "
                     "must hold for uncertain outcomes into the cost, for example as dro.recourse."
                 )
+        if isinstance(cost, cp.Expression):
+            check_constants(cost, self.constraints)
         self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
         auxiliary = {v.id for v in self.parsed.auxiliary}
         found = {v.id: v for c in (cost, *self.constraints) for v in c.variables() if v.id not in auxiliary}

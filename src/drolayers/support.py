@@ -20,10 +20,16 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from drolayers.checks import numbers
+from drolayers.conic import make_engine
+from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError
 from drolayers.products import times
+from drolayers.status import Status
 
 Constraints = list[cp.Constraint]
+
+ROUNDING = 1e-12
+"""Relative distance from the range of a matrix that is put down to rounding."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Support(ABC):
 
     @abstractmethod
     def violation(self, y: Tensor) -> Tensor:
-        """How far points ``(..., dim)`` lie outside, zero inside."""
+        """How far points ``(..., dim)`` lie outside, in units of y; zero inside."""
 
     def __and__(self, other: Support) -> Support:
         """The intersection; the relative interiors must meet for its support function to be an inf-convolution."""
@@ -191,7 +197,7 @@ class Polyhedron(Support):
             )
         if not (np.isfinite(self.C).all() and np.isfinite(self.d).all()):
             raise ModelError("Polyhedron needs finite C and d: leave out rows that say nothing.")
-        if linprog(np.zeros(self.C.shape[1]), self.C, self.d, bounds=(None, None)).status == 2:
+        if not _inhabited(self, self.C.shape[1]):
             raise ModelError("Polyhedron is empty: no y satisfies C y <= d.")
 
     def check(self, dim: int) -> None:
@@ -237,8 +243,10 @@ class Polyhedron(Support):
         return [y @ self.C.T <= np.tile(self.d, (y.shape[0], 1))]
 
     def violation(self, y: Tensor) -> Tensor:
-        """The largest violated inequality."""
-        C, d = torch.as_tensor(self.C).to(y), torch.as_tensor(self.d).to(y)
+        """The largest distance to a half-space."""
+        length = np.linalg.norm(self.C, axis=1)
+        length = np.where(length > 0, length, 1.0)
+        C, d = (torch.as_tensor(part).to(y) for part in (self.C / length[:, None], self.d / length))
         return (y @ C.T - d).clamp(min=0.0).amax(-1)
 
 
@@ -280,11 +288,14 @@ class Ellipsoid(Support):
         return [y == centre + u @ self.L.T, cp.SOC(cp.Constant(np.ones(y.shape[0])), u.T, axis=0)]
 
     def violation(self, y: Tensor) -> Tensor:
-        """By how much the preimage leaves the unit ball, plus the distance from the range of L."""
+        """The distance to the ellipsoid in the direction of its centre, plus that from the range of L."""
         offset = y - torch.as_tensor(self.center).to(y)
         L = torch.as_tensor(self.L).to(y)
         u = offset @ torch.linalg.pinv(L).T
-        return (u.norm(dim=-1) - 1.0).clamp(min=0.0) + (u @ L.T - offset).norm(dim=-1)
+        image, length = u @ L.T, u.norm(dim=-1)
+        beside = (image - offset).norm(dim=-1)
+        beside = beside * (beside > ROUNDING * (y.abs().amax(-1) + offset.norm(dim=-1)))
+        return image.norm(dim=-1) * (1.0 - 1.0 / length.clamp(min=1.0)) + beside
 
 
 @final
@@ -345,16 +356,25 @@ class Conic(Support):
     def violation(self, y: Tensor) -> Tensor:
         """The smallest uniform relaxation of the cones that admits each point (a small program a point)."""
         points = y.reshape(-1, y.shape[-1]).detach().cpu().double().numpy()
+        dim = points.shape[1]
         slack, v = cp.Variable(nonneg=True), cp.Variable(max(self.lifted, 1))
+        # A row grows by its length where y moves by one.
+        lengths = [np.linalg.norm(M[:, :dim], axis=1).max() for M in self.A]
+        lengths = [length if length > 0 else 1.0 for length in lengths]
+        offset = max(np.abs(b).max() / length for b, length in zip(self.b, lengths, strict=True))
+        lifted = [M[:, dim:] @ v[: self.lifted] if self.lifted else 0.0 for M in self.A]
         result = np.zeros(len(points))
         for i, point in enumerate(points):
-            parts = [M[:, : point.size] @ point - b for M, b in zip(self.A, self.b, strict=True)]
-            lifted = [M[:, point.size :] @ v[: self.lifted] if self.lifted else 0.0 for M in self.A]
+            # Solvers have tolerances in units of one.
+            size = max(np.abs(point).max(), offset) or 1.0
             cones = [
-                in_cone(cp.reshape(p + q + slack * np.eye(p.size)[-1], (p.size, 1), order="F"))
-                for p, q in zip(parts, lifted, strict=True)
+                in_cone(cp.reshape(p + slack * np.eye(p.size)[-1], (p.size, 1), order="F"))
+                for p in (
+                    (M[:, :dim] @ (point / size) - b / size + q) / length
+                    for M, b, q, length in zip(self.A, self.b, lifted, lengths, strict=True)
+                )
             ]
-            result[i] = cp.Problem(cp.Minimize(slack), cones).solve(solver=cp.CLARABEL)
+            result[i] = size * cp.Problem(cp.Minimize(slack), cones).solve(solver=cp.CLARABEL)
         return torch.as_tensor(result).to(y).reshape(y.shape[:-1])
 
 
@@ -421,10 +441,15 @@ def intersection(first: Support, second: Support) -> Support:
 
 def _check_inhabited(support: Support, dim: int) -> None:
     """Raise where the set has no point."""
-    problem = cp.Problem(cp.Minimize(0.0), support.members(cp.Variable((1, dim))))
-    problem.solve(solver=cp.CLARABEL)
-    if problem.status == cp.INFEASIBLE:
+    if not _inhabited(support, dim):
         raise ModelError(f"The support {support} is empty: no y satisfies all of its conditions.")
+
+
+def _inhabited(support: Support, dim: int) -> bool:
+    """Whether the set has a point, in whatever units."""
+    program = compile_program(cp.Problem(cp.Minimize(0.0), support.members(cp.Variable((1, dim)))), [])
+    found = make_engine().solve(program, torch.zeros(1, 0, dtype=torch.float64))
+    return found.statuses != [Status.INFEASIBLE]
 
 
 def in_cone(columns: Any) -> cp.Constraint:

@@ -42,6 +42,8 @@ class Conic(Moment):
         object.__setattr__(self, "sigma", as_bound(sigma))
         if len(self.A) != len(self.b) or any(M.shape[0] != v.shape[0] for M, v in zip(self.A, self.b, strict=False)):
             raise ModelError("moments.Conic needs as many b_j as A_j, each with one entry a row.")
+        if not all(isinstance(i, Learn) or np.isfinite(i).all() for i in (*self.A, *self.b)):
+            raise ModelError("moments.Conic needs finite A_j and b_j.")
 
     @property
     def degree(self) -> float:

@@ -208,9 +208,11 @@ def part_scale(moment: Moment, rho: cp.Expression | None, parts: Parts) -> cp.Ex
 
 
 def deviation(y: Tensor) -> Tensor:
-    """Standard deviations of columns; those of constants are replaced by one."""
-    spread = y.std(0, unbiased=False)
-    return torch.where(spread > 1e-12 * (1.0 + y.abs().amax(0)), spread, torch.ones_like(spread))
+    """Standard deviations of columns; those of constants are replaced by their size, by one where all vanish."""
+    spread, size = y.std(0, unbiased=False), y.abs().amax(0)
+    varies = spread > 1e-12 * size
+    size = torch.where(size > 0, size, size.max())
+    return torch.where(varies, spread, torch.where(size > 0, size, torch.ones_like(size)))
 
 
 def centre(mu: NDArray[np.float64], size: int) -> NDArray[np.float64]:

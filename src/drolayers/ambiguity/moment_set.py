@@ -194,7 +194,8 @@ class MomentSet(AmbiguitySet):
                 given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants(self.y.dim).items()}
                 values = moment.value(y, given | {name: value.centre for name, value in own.items()})
                 mean = values.mean(0).reshape(self._shapes[self._name(i, "sigma")])
-                spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=1e-12)
+                least = 1e-12 * float(y.abs().max()) ** moment.degree or 1e-12
+                spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=least)
                 found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self._shapes}
 

@@ -151,7 +151,7 @@ class Wasserstein(AmbiguitySet):
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """A tenth of the mean distance from the mean as radius."""
         y = y.double()
-        distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12)
+        distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12 * float(y.abs().max()) or 1e-12)
         return {"radius": Typical(0.1 * distance, 0.1 * distance, positive=True, meaningful=False)}
 
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
@@ -161,7 +161,13 @@ class Wasserstein(AmbiguitySet):
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
         """Σ ω_n dist(y_n, Ξ)^p against radius^p, relative to the radius."""
         atoms, weights = self.check_nominal(nominal, theta.shape[0])
-        radius = theta.detach().double()[:, 0]
+        radius, needed = theta.detach().double()[:, 0], self.needed(atoms, weights)
+        # Relative to the radius; to what a solver can see where that is next to nothing beside the distances.
+        scale = torch.maximum(radius.abs(), 1e-2 * atoms.detach().abs().amax((1, 2)))
+        return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
+
+    def needed(self, atoms: Float[Tensor, "batch atom dim"], weights: Float[Tensor, "batch atom"]) -> Tensor:
+        """(Σ ω_n dist(y_n, Ξ)^p)^(1/p), the least radius whose ball is not empty; one an item, without gradients."""
         atoms, weights = atoms.detach(), weights.detach()
         distance = torch.zeros_like(weights)
         outside = self.y.support.violation(atoms) > 0
@@ -170,10 +176,7 @@ class Wasserstein(AmbiguitySet):
             engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
             found = engine.solve(self._distance_program, atoms[outside]).objective
             distance[outside] = found.clamp(min=0.0)
-        needed = (weights * distance**self.order).sum(1) ** (1.0 / self.order)
-        # Relative to the radius; to what a solver can see where that is next to nothing beside the distances.
-        scale = torch.maximum(radius.abs(), 1e-2 * atoms.abs().amax((1, 2)))
-        return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
+        return (weights * distance**self.order).sum(1) ** (1.0 / self.order)
 
     @cached_property
     def _distance_program(self) -> ConeProgram:

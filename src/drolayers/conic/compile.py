@@ -85,7 +85,8 @@ def compile_program(
         free: variables whose declared bounds and integrality are dropped, because constraints fix them.
 
     Raises:
-        ModelError: not convex, not DPP, an unsupported cone or parameter, or an unbounded integer variable.
+        ModelError: not convex, not DPP, NaN or infinite constants, an unsupported cone or parameter, or an unbounded
+            integer variable.
     """
     listed = list(problem.parameters() if parameters is None else parameters)
     _check(problem, listed)
@@ -132,6 +133,8 @@ def compile_program(
 
     q_coefficient, q_constant = _select(sp.csc_array(canonical.q), order)
     P_indptr, P_indices, P_map = _quadratic(canonical, order, columns, theta_size)
+    q_map, constant_map = _affine(q_constant[:-1], q_coefficient[:-1]), _affine(q_constant[-1:], q_coefficient[-1:])
+    _check_maps(A_map, b_map, q_map, P_map, constant_map)
     column, lower, upper = integers
     return ConeProgram(
         cones=cones,
@@ -143,9 +146,9 @@ def compile_program(
         P_indices=P_indices,
         A_map=A_map,
         b_map=b_map,
-        q_map=_affine(q_constant[:-1], q_coefficient[:-1]),
+        q_map=q_map,
         P_map=P_map,
-        constant_map=_affine(q_constant[-1:], q_coefficient[-1:]),
+        constant_map=constant_map,
         variables=tuple(
             Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id)) for v in problem.variables()
         ),
@@ -200,6 +203,7 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
             raise ModelError(
                 f"{kind} {leaf.name()} has structure {structure}, which CVXPY rewrites: declare it as a plain array."
             )
+    check_constants(problem.objective.expr, problem.constraints)
     for part in (problem.objective, *problem.constraints):
         expressions = list(part.args)
         if not part.is_dcp():
@@ -209,6 +213,40 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
                 f"Not DPP (a product of parameters, or a parameter where only constants may stand): "
                 f"{_offender(expressions, dpp=True) or part}."
             )
+
+
+def check_constants(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> None:
+    """Name the first part with a constant that is no number: a solver would fail on it and blame something else."""
+    for part in (cost, *constraints):
+        if _all_finite(part):
+            continue
+        with np.printoptions(formatter={"float_kind": lambda number: f"{number:g}"}):
+            named = f"constraint {part}" if isinstance(part, cp.Constraint) else f"cost's part {_not_finite(part)}"
+        raise ModelError(
+            f"The {named} holds NaN or infinity: leave out bounds and pieces that are infinite, and give "
+            "finite numbers elsewhere."
+        )
+
+
+def _all_finite(part: cp.Expression | cp.Constraint) -> bool:
+    """Whether all constants of a part are numbers."""
+    values = (constant.value for constant in part.constants())
+    return all(bool(np.isfinite(value.data if sp.issparse(value) else value).all()) for value in values)
+
+
+def _not_finite(expression: cp.Expression) -> cp.Expression:
+    """The innermost expression in a variable or parameter that holds a constant which is no number."""
+    inner = (arg for arg in expression.args if not arg.is_constant() and not _all_finite(arg))
+    return next((_not_finite(arg) for arg in inner), expression)
+
+
+def _check_maps(*maps: AffineMap) -> None:
+    """Finite constants can still overflow when they are multiplied with each other."""
+    if not all(bool(part.isfinite().all()) for found in maps for part in (found.constant, found.coefficient)):
+        raise ModelError(
+            "The products of the problem's constants are NaN or infinite: write it in units in which its numbers are "
+            "smaller."
+        )
 
 
 def _offender(expressions: list[cp.Expression], dpp: bool) -> cp.Expression | None:

@@ -82,7 +82,8 @@ def optimality(
     xPx, qx, bz = (Px * x).sum(1), (values.q * x).sum(1), (values.b * z).sum(1)
     primal = _norm(Ax + s - values.b) / (1.0 + torch.maximum(_norm(values.b), _norm(s)))
     dual = _norm(Px + values.q + Az) / (1.0 + torch.maximum(_norm(values.q), _norm(Az)))
-    slip = ((Ax + s - values.b) * z).sum(1).abs() + ((Px + values.q + Az) * x).sum(1).abs()
+    # Term by term: what is left of one equation does not make up for what is left of another.
+    slip = ((Ax + s - values.b) * z).abs().sum(1) + ((Px + values.q + Az) * x).abs().sum(1)
     # What is left of Ax + s = b is known no better than its terms are rounded: a multiplier of 1e15 sees that.
     sizes = Values(*(getattr(values, f.name).abs() for f in fields(values)))
     Px, Ax, _ = products(program, sizes, x.abs(), z.abs())

@@ -35,14 +35,11 @@ from drolayers.conic.semidefinite import triangle
 STEPS = 16
 """Of conjugate gradients, at most."""
 
-ROUNDS = 3
-"""Times that weights are taken anew, at most."""
-
 GRID = 4096.0
 """Parts of one to which logarithms are rounded."""
 
 ROUNDING = 1e-13
-"""Relative size of numbers that are left out."""
+"""Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros."""
 
 SETTLED = 0.2
 """Change of all logarithms by a step after which the next ones do not matter."""
@@ -140,20 +137,11 @@ class _Balance:
         self.constant = self.factors(*(t[None].to(device) for t in numbers)) if fixed else None
 
     def factors(self, P: Tensor, A: Tensor, q: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """D and E of a batch: least squares, and again without what has turned out to be next to nothing."""
+        """D and E of a batch."""
         numbers = torch.cat([A.T, b.T, q.T, P.T]).abs()
         given = (numbers > self._negligible(A.T.abs(), b.T.abs(), q.T.abs(), P.T.abs())) & numbers.isfinite()
         logs = torch.where(given, numbers, torch.ones_like(numbers)).log()
-        u, weight = self._solved(given.to(logs), logs), given.to(logs)
-        going = torch.ones(logs.shape[1], dtype=torch.bool, device=logs.device)
-        for _ in range(ROUNDS):
-            hats = logs + self.M @ u
-            # Small numbers do less harm, and rounding leaves many where there should be zeros: they pull no harder
-            # than one that is e times too small (Huber's loss on one side, by reweighting).
-            move = self._solved(weight / (-hats).clamp(min=1.0), hats) * going
-            u, going = u + move, going & (move.abs().amax(0) > SETTLED)
-            if u.device.type == "cpu" and not bool(going.any()):
-                break
+        u = self._solved(given.to(logs), logs)
         # On a grid, so that an item has the same factors to the last bit whatever is solved beside it.
         u = (u * GRID).round() / GRID
         D = u[self.first : self.first + self.columns].exp().T

@@ -69,13 +69,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         locations: what prediction-focused training fits locations to, "nominal" (Q_z, as in the paper) or "outcomes"
             (those of the training points themselves, without the neighbours' bias).
         epochs: epochs of decision-focused training.
-        anchor: weight, beside the decision loss, of the squared distance of locations to outcomes in typical units;
-            against overfitting.
+        anchor: weight, beside the decision loss, of the squared distance of locations to outcomes, both in typical
+            units; against overfitting.
         lr: its learning rate, or a callable from the epoch to one.
         lr_divisor: what rates that are numbers are divided by, every quarter of the first training and every third of
             the second.
         batch_size: items a step.
-        gradient_clip: largest norm of a gradient; None for none.
+        gradient_clip: largest norm of a gradient of the loss in typical units; None for none.
         patience: epochs without a better validation loss before training stops; None never stops early.
         validation_share: share of the data held out where no validation data are given.
         directory: where checkpoints and logs go; None keeps neither.
@@ -160,7 +160,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         training, held_out = self._split(contexts, outcomes, validation)
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_ = column_names(Z)
-        self.pipeline_ = self._build(self.n_features_in_)
+        typical = self.problem.ambiguity.typical(training.Y)
+        # Distances in typical units: a bound on squares and a mean have no unit in common.
+        weights = torch.cat([value.scale.reshape(-1) for value in typical.values()]) ** -2.0
+        self.pipeline_ = self._build(self.n_features_in_, weights.tolist())
         self._calibrate(training)
         if self.directory is not None:
             # Both strategies share the first training, so one may continue where the other stopped.
@@ -264,8 +267,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """Whether gradients are smoothed."""
         return self.gradient == "smoothed" or (self.gradient == "auto" and self.problem.program.flat)
 
-    def _build(self, inputs: int, nominal: NominalDistribution | None = None) -> Pipeline:
-        """Model, nominal distribution, projection and layer; what the user gave is copied, not changed."""
+    def _build(self, inputs: int, weights: list[float] | None, nominal: NominalDistribution | None = None) -> Pipeline:
+        """Model, nominal distribution, projection and layer; what the user gave is copied, not changed.
+
+        The weights are those of the projection.
+        """
         ambiguity = self.problem.ambiguity
         generator = torch.Generator().manual_seed(self.seed)
         if self.model is None:
@@ -275,7 +281,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if nominal is None:
             nominal = KNN(k=getattr(ambiguity, "atoms", 20)) if self.nominal is None else deepcopy(self.nominal)
         method = self.projection
-        projection = None if method is None else Projection(ambiguity, relative=self.margin, method=method)  # type: ignore[arg-type]
+        projection = None
+        if method is not None:
+            projection = Projection(ambiguity, weights, relative=self.margin, method=method)  # type: ignore[arg-type]
         layer = DROLayer(
             self.problem,
             candidates=self.candidates,
@@ -311,7 +319,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         temperature = temperature_schedule(self.temperature, self.epochs)
         rate = rate_schedule(self.lr, self.lr_divisor, self.epochs // 3)
         loss = PredictionLoss(self.problem.ambiguity, training.Y) if self.anchor else None
-        return DecisionModule(self.pipeline_, temperature, smoothing, rate, self.anchor, loss)
+        unit = self.pipeline_.cost_unit(training.Z[: self.batch_size], training.Y[: self.batch_size])
+        return DecisionModule(self.pipeline_, temperature, smoothing, rate, self.anchor, loss, unit)
 
     def _train(self, name: str, module: Any, data: OutcomeData, epochs: int, monitor: str) -> None:
         """Run one stage and keep its best epoch."""
@@ -400,9 +409,17 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "settings": {k: v for k, v in settings.items() if k not in RUNNING and storage.plain(v)},
             "model": model,
             "nominal": storage.described_nominal(pipeline.nominal),
+            "projection": self._projection_weights(),
             "note": note,
         }
         storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal})
+
+    def _projection_weights(self) -> list[float] | None:
+        """The weights of the projection, flat."""
+        projection = self.pipeline_.projection
+        if projection is None:
+            return None
+        return np.concatenate([weight.reshape(-1) for weight in projection.weights.values()]).tolist()
 
     @classmethod
     def load(cls, path: str | Path, problem: DecisionProblem, **settings: Any) -> Self:
@@ -427,7 +444,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
         learner.n_features_in_ = int(header["inputs"])
         learner.feature_names_in_ = header.get("columns")
-        learner.pipeline_ = learner._build(learner.n_features_in_, nominal)
+        learner.pipeline_ = learner._build(learner.n_features_in_, header.get("projection"), nominal)
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)

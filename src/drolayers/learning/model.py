@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.moment import deviation
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 
@@ -87,10 +88,8 @@ def polynomials(z: Float[Tensor, "batch dz"], degree: int) -> Float[Tensor, "bat
 
 
 def units(data: Float[Tensor, "n column"]) -> tuple[Float[Tensor, " column"], Float[Tensor, " column"]]:
-    """Mean and standard deviation of every column; a constant column has the unit one."""
-    spread = data.std(0, unbiased=False)
-    varies = spread > 1e-12 * (1e-300 + data.abs().amax(0))
-    return data.mean(0), torch.where(varies, spread, torch.ones_like(spread))
+    """Mean and standard deviation of every column; the unit of a constant column is its size, of zeros one."""
+    return data.mean(0), deviation(data)
 
 
 def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:

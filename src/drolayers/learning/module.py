@@ -68,6 +68,21 @@ class Pipeline(nn.Module):
             joined(lambda part: part.effective_sample_size),
         )
 
+    def cost_unit(self, z: Tensor, y: Tensor) -> float:
+        """By how much the costs of the decisions for some contexts differ at their outcomes, on average.
+
+        Where they do not, their size; one where that vanishes too.
+        """
+        self.eval()
+        decision = self.decide(z)
+        ok = decision.ok.nonzero()[:, 0]
+        if not ok.numel():
+            return 1.0
+        cost = self.layer.problem.loss({v: x[ok] for v, x in decision.best.items()}, y[ok]).double()
+        size, spread = cost.abs().mean(), (cost - cost.mean()).abs().mean()
+        found = float(spread if spread > 1e-9 * size else size)
+        return found if 0.0 < found < float("inf") else 1.0
+
     def nothing(self) -> Tensor:
         """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""
         return torch.stack([weight.sum() for weight in self.model.parameters()]).sum() * 0.0
@@ -153,6 +168,8 @@ class DecisionModule(_Training):
         anchor: weight of the first term of the prediction-focused loss, taken at the outcomes, beside the decision
             loss; it keeps locations where the data are while decisions shape the rest.
         loss: that loss; needed where the weight is not zero.
+        unit: of the decision loss, so that gradients are clipped, and locations held, alike in whatever unit the cost
+            is counted (:meth:`Pipeline.cost_unit`).
     """
 
     def __init__(
@@ -163,9 +180,11 @@ class DecisionModule(_Training):
         rate: RateSchedule,
         anchor: float = 0.0,
         loss: PredictionLoss | None = None,
+        unit: float = 1.0,
     ) -> None:
         super().__init__(pipeline, rate)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
+        self.unit = unit
         self._backward_from = 0.0
         self._validated = [0.0, 0, 0]
 
@@ -193,7 +212,7 @@ class DecisionModule(_Training):
         total = decision.expected(lambda x: problem.loss(x, y)).sum()
         clock.append(time.perf_counter())
         mine = decision.ok.sum()
-        loss = self._average(total, mine)
+        loss = self._average(total / self.unit, mine)
         if self.anchor and self.loss is not None and nominal is not None:
             held = self.loss(raw, nominal, "location", y) / self.loss.scale.numel()
             loss = loss + self._average(self.anchor * held * len(z), torch.tensor(float(len(z))))

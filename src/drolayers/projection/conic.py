@@ -14,6 +14,7 @@ from torch import Tensor
 from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError
+from drolayers.projection import units
 from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
 from drolayers.status import Status
 
@@ -22,10 +23,14 @@ NEGLIGIBLE = 1e-10
 
 
 class Compiled(NamedTuple):
-    """A program and the variables to be read off it; its parameters are θ⁰, the atoms and their weights."""
+    """A program, the variables to be read off it, and the powers of the item's unit that it needs.
+
+    Its parameters are θ⁰, atoms, their weights, and s^(-e) for every power e; a variable is √w·θ.
+    """
 
     program: ConeProgram
     variables: dict[str, cp.Variable]
+    powers: tuple[float, ...]
 
 
 @final
@@ -52,21 +57,28 @@ class ConeRule(Rule):
         items = (~valid.all(1)).nonzero()[:, 0]
         cloud = spread(summary[items])
         compiled = self.compiled(cloud.atoms.shape[1])
-        given = [_rows(alpha[name][items]) for name in self.task.free]
-        bound = [sigma[items]] if self.task.free_bound else []
-        data = torch.cat([*given, *bound, cloud.atoms.flatten(1), cloud.weights], 1)
+        mine = {name: value[items] for name, value in alpha.items()}
+        unit = units.size(self.task.moment, mine, cloud)[:, None]
+        free = {name: mine[name] for name in self.task.free} | ({"sigma": sigma[items]} if self.task.free_bound else {})
+        given = [_rows(value * self._root(name, value)) for name, value in free.items()]
+        powers = [unit**-e for e in compiled.powers]
+        data = torch.cat([*given, cloud.atoms.flatten(1) / unit, cloud.weights, *powers], 1)
         solution = self.engine.solve(compiled.program, data)
         usable = solution.ok.to(sigma.device)
         moved = {}
         for name in self.task.free:
             start = alpha[name]
-            found = solution.variable(compiled.variables[name]).to(start.device)
+            found = solution.variable(compiled.variables[name]).to(start.device) / self._root(name, start)
             chosen = usable.reshape(-1, *[1] * (start.dim() - 1))
             moved[name] = start.index_copy(0, items, torch.where(chosen, found, start[items]))
         certified = (solution.status == int(Status.INFEASIBLE)).to(sigma.device)
         nothing = torch.zeros_like(valid[:, 0])
         infeasible = nothing.index_copy(0, items, certified)
         return Move(moved, infeasible, nothing.index_copy(0, items, ~usable & ~certified))
+
+    def _root(self, name: str, like: Tensor) -> Tensor:
+        """√w of a parameter."""
+        return self.task.weight(name, like).sqrt()
 
     def compiled(self, atoms: int) -> Compiled:
         """The program for a number of atoms.
@@ -85,31 +97,40 @@ class ConeRule(Rule):
         variables = {name: cp.Variable(shape, name=name) for name, shape in shapes.items()}
         start = {name: cp.Parameter(shape, name=f"{name}0") for name, shape in shapes.items()}
         y, omega = cp.Parameter((atoms, task.dim), name="atoms"), cp.Parameter(atoms, nonneg=True, name="weights")
-        leaves = {name: cp.Constant(value) for name, value in moment.constants(task.dim).items()} | variables
-        g, constraints = moment.expression(y, leaves)
+        powers: dict[float, cp.Parameter] = {}
+
+        def power(e: float) -> cp.Expression:
+            return powers.setdefault(e, cp.Parameter(nonneg=True, name=f"unit^-{e:g}"))
+
+        def own(name: str, value: cp.Expression) -> cp.Expression:
+            """A parameter in the item's units."""
+            e = units.degree(moment) if name == "sigma" else units.leaf_degree(moment, name)
+            return power(e) * value if e and units.known(moment) else value
+
+        roots = {n: 1.0 / np.sqrt(np.broadcast_to(task.weights[n], shape)) for n, shape in shapes.items()}
+        leaves = {name: own(name, cp.Constant(value)) for name, value in moment.constants(task.dim).items()}
+        leaves |= {name: own(name, cp.multiply(roots[name], v)) for name, v in variables.items()}
+        bound = leaves.pop("sigma", None)
+        if bound is None:
+            bound = own("sigma", cp.Constant(np.broadcast_to(moment.sigma, moment.bounds)))  # type: ignore[arg-type]
+        g, constraints = units.written(moment, y, leaves, power)
         above = cp.Variable((atoms, moment.bounds))
-        bound = variables["sigma"] if task.free_bound else np.broadcast_to(moment.sigma, moment.bounds)  # type: ignore[arg-type]
-        constraints = [*constraints, g <= above, task.require(omega @ above) <= bound]
-        weights = {n: np.broadcast_to(task.weights[n], shape) for n, shape in shapes.items()}
+        needed = (1.0 + task.relative) * (omega @ above) + own("sigma", cp.Constant(task.margin))
+        constraints = [*constraints, g <= above, needed <= bound]
         if self.engine.solver.capabilities.quadratic:
             # Expanded, so that θ⁰ enters the objective alone.
-            objective = sum(
-                cp.sum(cp.multiply(weights[n], cp.square(v)))
-                - 2 * cp.sum(cp.multiply(weights[n], cp.multiply(start[n], v)))
-                for n, v in variables.items()
-            )
+            objective = sum(cp.sum_squares(v) - 2 * cp.sum(cp.multiply(start[n], v)) for n, v in variables.items())
         else:
-            parts = [cp.vec(cp.multiply(np.sqrt(weights[n]), v - start[n]), order="C") for n, v in variables.items()]
-            objective = cp.norm(cp.hstack(parts), 2)
+            objective = cp.norm(cp.hstack([cp.vec(v - start[n], order="C") for n, v in variables.items()]), 2)
         problem = cp.Problem(cp.Minimize(objective), constraints)
         try:
-            program = compile_program(problem, [*start.values(), y, omega])
+            program = compile_program(problem, [*start.values(), y, omega, *powers.values()])
         except ModelError as error:
             raise ModelError(
                 f"Moment {task.position} is not convex in its free parameters {list(shapes)}, so that it can only be "
                 f"projected with method='clip'. {error}"
             ) from error
-        return Compiled(program, variables)
+        return Compiled(program, variables, tuple(powers))
 
 
 def spread(cloud: Cloud) -> Cloud:

@@ -30,7 +30,7 @@ Method = Literal["auto", "closed_form", "conic", "clip"]
 _METHODS = ("auto", "closed_form", "conic", "clip")
 _TOLERANCE = 1e-11
 _OUTSIDE = 1e-6
-"""How far, relative to its size, an atom may lie outside the support before that is remarked upon."""
+"""How far, relative to the size of all atoms, one may lie outside the support before that is remarked upon."""
 
 
 class ProjectionWarning(UserWarning):
@@ -187,7 +187,7 @@ class Projection(nn.Module):
             return
         with torch.no_grad():
             atoms = cloud.atoms.detach()
-            allowed = _OUTSIDE * (1.0 + atoms.abs().amax(2))
+            allowed = _OUTSIDE * atoms.abs().amax((1, 2))[:, None]
             outside = (self.ambiguity.y.support.violation(atoms) > allowed) & (cloud.weights > 0)
         sentence = (
             "The nominal distribution has atoms outside the support of y, so that no moment bound can contain it: "

@@ -22,11 +22,4 @@ def needed_radius(ball: Wasserstein, cloud: Cloud) -> Float[Tensor, "batch 1"]:
         distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
         moved = (weights * distance**ball.order).sum(1, keepdim=True)
         return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
-    needed = torch.zeros_like(weights[:, :1])
-    items = (support.violation(atoms.detach()) > 0).any(1).nonzero()[:, 0]
-    if not items.numel():
-        return needed
-    # Relative to a radius of one, what is missing is the distance less one.
-    one = torch.ones_like(needed[items])
-    missing = ball.emptiness(one, (atoms[items], weights[items])).to(needed)
-    return needed.index_copy(0, items, (missing[:, None] + 1.0).clamp(min=0.0))
+    return ball.needed(atoms, weights)[:, None]

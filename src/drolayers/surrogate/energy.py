@@ -61,7 +61,7 @@ def absolute_temperature(
     count = valid.sum(1).clamp(min=1)
     spread = torch.where(valid, values - best, torch.zeros_like(values)).sum(1) / count
     # Equal objectives have no spread; any positive temperature then gives the same, uniform, probabilities.
-    floor = 1e-9 * (1e-9 + best[:, 0].abs())
+    floor = (1e-9 * best[:, 0].abs()).clamp(min=torch.finfo(best.dtype).tiny)
     return temperature.factor * torch.maximum(spread, floor)
 
 
