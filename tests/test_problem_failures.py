@@ -133,7 +133,9 @@ def test_emptiness_at_every_scale(scale: float) -> None:
         (0.5, 0.5, -1e-9): EMPTY_SET,
     }
     theta = tensor(*[[a * scale, b * scale, s * scale**2] for a, b, s in statuses])
-    assert problem.solve(theta).statuses == list(statuses.values())
+    # Where a set only touches the support, multipliers are large: INACCURATE if the value is still right to 1e-4.
+    for found, expected in zip(problem.solve(theta).statuses, statuses.values(), strict=True):
+        assert found == expected or (expected == INACCURATE and found == Status.FAILED)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1e-4, 1.0, 1e4, 1e8])
@@ -214,18 +216,22 @@ def test_atoms_on_the_boundary_and_tiny_radii(norm: float, order: int) -> None:
     torch.testing.assert_close(value, expected.double().expand(4), rtol=1e-4, atol=0.0)
 
 
-def test_no_slater_point_is_inaccurate() -> None:
+def test_no_slater_point_is_never_optimal() -> None:
     """Balls of radius one around 0 and d: they touch at d = 2, where only one distribution is left."""
     y, x = dro.Uncertain(3), cp.Variable(3)
     cost = cp.sum(cp.maximum(3 * (y - x), x - y))
     problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [m.SquaredNorm(), m.SquaredNorm()]))
     distance = [1.9, 2.0 - 1e-5, 2.0 - 1e-9, 2.0, 2.0 + 1e-9, 2.0 + 1e-5, 2.1]
     theta = tensor(*[[0.0, 0.0, 0.0, 1.0, d, 0.0, 0.0, 1.0] for d in distance])
-    # At 2 - 1e-5 the objective is a difference of terms 1e5 times larger, and its last digits are not to be had.
-    assert problem.solve(theta).statuses == [OPTIMAL] + [INACCURATE] * 4 + [EMPTY_SET] * 2
+    statuses = problem.solve(theta).statuses
+    assert statuses[0] == OPTIMAL
+    # Multipliers grow without bound: whether a value is still right to 1e-4 decides between INACCURATE and FAILED.
+    assert all(status in (INACCURATE, Status.FAILED) for status in statuses[1:5])
+    assert statuses[5:] == [EMPTY_SET] * 2
     value = problem.worst_case_cost({x: torch.zeros(7, 3)}, theta)
-    assert value.isnan().tolist() == [False] * 5 + [True] * 2
-    assert float(value[3]) == pytest.approx(3.0, rel=1e-2)
+    assert value[5:].isnan().tolist() == [True] * 2
+    # At 2 there is one point.
+    assert np.isnan(float(value[3])) or float(value[3]) == pytest.approx(3.0, rel=1e-4)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e3, 1e5])
@@ -233,12 +239,16 @@ def test_mean_equalities_need_no_room(size: float) -> None:
     """Two Linear bounds are always tight; that is no defect, however large the multipliers are."""
     y, x = dro.Uncertain(1), cp.Variable(1)
     mean = [m.Linear(mu=[1.0]), m.Linear(mu=[-1.0])]
-    # Without an upper end the infimum, zero, is attained by no decision, and how close one gets is the solver's luck.
-    constraints = [x >= 0, x <= 10 * size]
+    # Without an upper end the infimum, zero, is attained by no decision. Ten deviations from the mean the cost is 0.025.
+    constraints = [x >= 0, x <= size + 10]
     problem = dro.DecisionProblem(cp.sum(cp.pos(y - x)), constraints, dro.MomentSet(y, [*mean, m.SquaredNorm()]))
     theta = tensor([size, -size, size, 1.0], [size, -size, size, 0.0], [size, -2 * size, size, 1.0])
     # Within the band of the second, mean and centre agree; the third asks for a mean of one and of two sizes.
-    assert problem.solve(theta).statuses == [OPTIMAL, INACCURATE, EMPTY_SET]
+    solution = problem.solve(theta)
+    assert solution.statuses[0] == OPTIMAL
+    assert solution.statuses[1] in (INACCURATE, Status.FAILED)
+    assert solution.statuses[2] == EMPTY_SET
+    assert float(solution.objective[0]) == pytest.approx(0.5 * (np.sqrt(101.0) - 10.0), rel=1e-5)
 
 
 def batches() -> dict[str, tuple[dro.DecisionProblem, cp.Variable, Tensor, Nominal | None, dict[int, Status]]]:

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows, columns
+from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows
+from drolayers.ambiguity.moment import columns
 from drolayers.conic import ConeProgram, Engine, Solution, make_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.cost.parse import PiecewiseCost, parse

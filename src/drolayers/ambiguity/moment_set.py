@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual, columns
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
 from drolayers.ambiguity.elementary import Ridges, Separate
-from drolayers.ambiguity.moment import FLOOR, Moment, Typical, deviation
+from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
 from drolayers.ambiguity.moments import grouped_squares
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term

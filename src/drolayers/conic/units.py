@@ -212,11 +212,11 @@ def _row_unknowns(program: ConeProgram) -> sp.csr_array:
 def _sparse(matrix: sp.csr_array, device: torch.device) -> Tensor:
     """A compressed matrix of torch."""
     matrix = sp.csr_array(matrix)
-    parts = (torch.as_tensor(p) for p in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data))
+    start, index = (torch.as_tensor(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
     with warnings.catch_warnings():
         # Torch calls these a beta; they are twice as fast as its others.
         warnings.simplefilter("ignore")
-        return torch.sparse_csr_tensor(*parts, size=matrix.shape, dtype=torch.float64).to(device)
+        return torch.sparse_csr_tensor(start, index, torch.as_tensor(matrix.data), matrix.shape).to(device)
 
 
 def _size(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:

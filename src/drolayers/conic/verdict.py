@@ -26,13 +26,13 @@ def classify(
     program: ConeProgram, values: Values, points: Points
 ) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
     """Status by our own residuals: a verdict is believed only with its certificate."""
-    point = (points.x, points.z, points.s)
-    residual = residuals.optimality(program, values, *point, ACCEPT)
+    residual = residuals.optimality(program, values, points.x, points.z, points.s, ACCEPT)
     status = torch.full_like(points.verdict, int(Status.FAILED))
     status[residual <= ACCEPT] = int(Status.OPTIMAL)
     short = (residual > ACCEPT).nonzero()[:, 0]
     if short.numel():
-        rest = residuals.optimality(program, values[short], *(t[short] for t in point), TOLERATE)
+        x, z, s = (t[short] for t in (points.x, points.z, points.s))
+        rest = residuals.optimality(program, values[short], x, z, s, TOLERATE)
         status[short[rest <= TOLERATE]] = int(Status.INACCURATE)
     for verdict, proof in (
         (Status.INFEASIBLE, lambda v, r: residuals.infeasibility(program, v, r.z)),
