@@ -50,6 +50,11 @@ class _Composite(Moment):
         return degrees.pop() if len(degrees) == 1 else 1.0
 
     @property
+    def width(self) -> int:
+        """Where degrees are mixed, ρ and a coefficient an ingredient beside the price."""
+        return 2 + self.count if self.mixed else 1
+
+    @property
     def signed(self) -> bool:
         """When a member is."""
         return any(member.signed for member in self.members)
@@ -262,6 +267,11 @@ class Scaled(Moment):
     def count(self) -> int:
         """That of the member."""
         return self.member.count
+
+    @property
+    def width(self) -> int:
+        """That of the member."""
+        return self.member.width
 
     def ingredients(self, leaves: Leaves) -> list[Ingredient]:
         """Those of the member, times the factor."""

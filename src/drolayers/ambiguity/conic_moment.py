@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Learn, Leaves, Moment, Typical, as_bound, rectangle
+from drolayers.ambiguity.moment import FLOOR, Learn, Leaves, Moment, Typical, as_bound, rectangle
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import ConicTerm, Multiplier, Term
 from drolayers.errors import ModelError
@@ -49,6 +49,52 @@ class Conic(Moment):
     def degree(self) -> float:
         """Unknown, so that the bound is not scaled."""
         return 1.0
+
+    @property
+    def width(self) -> int:
+        """The bound, and a boost and its inverse for every cone."""
+        return 1 + 2 * len(self.A)
+
+    def scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
+        """σ, and boosts r that balance cones which stand for a product, (head + tail)(head - tail).
+
+        In u + 1 ≥ ‖(2y, u - 1)‖, which says u ≥ ‖y‖², the one is lost beside a u of 1e16. A boost multiplies
+        head + tail by r and divides head - tail by it, and maps the cone onto itself.
+        """
+        boosts = []
+        for pair in self.products():
+            if pair is None:
+                boosts.append(torch.ones_like(sigma))
+                continue
+            (up, up_b), (_, down_b) = pair
+            large = torch.maximum(up * sigma.abs(), torch.full_like(sigma, up_b)).clamp(min=FLOOR)
+            boosts.append((down_b / large).sqrt() if down_b > 0.0 else torch.ones_like(sigma))
+        return torch.cat([sigma, *boosts, *(1.0 / r for r in boosts)], 1)
+
+    def products(self) -> list[tuple[tuple[float, float], tuple[float, float]] | None]:
+        """For every cone that is given and through which u goes along its edge: u and b in head + tail, head - tail."""
+        found: list[tuple[tuple[float, float], tuple[float, float]] | None] = []
+        for A, b, along in zip(self.A, self.b, self.directions(), strict=True):
+            if along is None or isinstance(A, Learn) or isinstance(b, Learn):
+                found.append(None)
+                continue
+            u = A[:, A.shape[1] - self.lifted - 1]
+            ends = [np.append(along, 1.0), np.append(-along, 1.0)]
+            found.append(tuple((abs(float(e @ u)), abs(float(e @ b))) for e in ends))  # type: ignore[arg-type]
+        return found
+
+    def directions(self) -> list[NDArray[np.float64] | None]:
+        """The tail direction in which u runs along the edge of every cone, where it does and numbers are given."""
+        found: list[NDArray[np.float64] | None] = []
+        for A, b in zip(self.A, self.b, strict=True):
+            if isinstance(A, Learn) or isinstance(b, Learn):
+                found.append(None)
+                continue
+            u = A[:, A.shape[1] - self.lifted - 1]
+            length = float(np.linalg.norm(u[:-1]))
+            edge = length > 0.0 and abs(length - abs(u[-1])) <= 1e-12 * length
+            found.append(np.sign(u[-1]) * u[:-1] / length if edge else None)
+        return found
 
     @property
     def signed(self) -> bool:
@@ -97,6 +143,12 @@ class Conic(Moment):
         zeros = np.zeros_like(rows)
         assert multiplier is not None
         matrices, vectors = ([leaves[f"{n}{j}"] for j in range(len(self.A))] for n in "Ab")
+        if rho is not None and rho.size == 2 * len(self.A):
+            for j, along in enumerate(self.directions()):
+                if along is not None:
+                    matrices[j], vectors[j] = (
+                        _boosted(np.asarray(part), along, rho[j], rho[len(self.A) + j]) for part in (self.A[j], self.b[j])
+                    )
         return [ConicTerm(rows, entry, coordinates.size, matrices, vectors, multiplier(rows, zeros, zeros))], []
 
     def value(self, y: Tensor, leaves: Leaves) -> Tensor:
@@ -121,3 +173,12 @@ class Conic(Moment):
         return u, [
             in_cone(leaves[f"A{j}"] @ columns - cp.vstack([leaves[f"b{j}"]] * points).T) for j in range(len(self.A))
         ]
+
+
+def _boosted(
+    part: NDArray[np.float64], along: NDArray[np.float64], boost: cp.Expression, inverse: cp.Expression
+) -> cp.Expression:
+    """A cone's matrix or vector after a boost of its head along a direction of its tail."""
+    up, down = np.append(along, 1.0), np.append(-along, 1.0)
+    ends = [0.5 * np.tensordot(np.outer(e, e), part, 1) for e in (up, down)]
+    return (part - ends[0] - ends[1]) + boost * ends[0] + inverse * ends[1]

@@ -96,6 +96,11 @@ class Moment(ABC):
         return 1
 
     @property
+    def width(self) -> int:
+        """Number of ``scales``: prices, and what stands behind them."""
+        return self.bounds
+
+    @property
     def mixed(self) -> bool:
         """Whether parts of different degrees meet in it."""
         return False

@@ -292,8 +292,8 @@ class _Group:
 
     @property
     def rho(self) -> cp.Expression:
-        """The size of deviations, and the ingredients' coefficients where degrees are mixed."""
-        return self.scales[1:] if self.moment.mixed else self.scales
+        """The size of deviations, and what else the moment's terms are scaled by."""
+        return self.scales[self.moment.bounds :] if self.moment.width > self.moment.bounds else self.scales
 
     def values(self, theta: Tensor) -> list[Tensor]:
         """The features of a batch."""
@@ -315,8 +315,7 @@ class _Group:
         numbers["sigma"] = torch.as_tensor(np.array(np.broadcast_to(sigma, moment.bounds)))[None]
         scales: cp.Expression
         if moment.sigma is None or (moment.mixed and learnt):
-            count = 2 + moment.count if moment.mixed else moment.bounds
-            scales = cp.Parameter(count, name=label.format("rho"), nonneg=not moment.signed)
+            scales = cp.Parameter(moment.width, name=label.format("rho"), nonneg=not moment.signed)
             return cls(moment, given | learnt, scales, (*learnt.values(), scales), columns, bounds, numbers)
         scales = cp.Constant(moment.scales(numbers["sigma"], numbers)[0].numpy())
         return cls(moment, given | learnt, scales, tuple(learnt.values()), columns, bounds, numbers)

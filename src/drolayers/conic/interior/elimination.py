@@ -9,6 +9,7 @@ every entry is known before any number is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +20,9 @@ from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
 
 Ints = NDArray[np.int64]
+
+DENSE = 10.0
+"""A node of more neighbours than so many roots of all nodes' number is eliminated after all others."""
 
 SQUARE = 5
 """Dimension of second-order cones up to which their block of H is written out."""
@@ -139,6 +143,8 @@ def _order(nodes: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarra
     """Positions of the nodes by minimum degree, and the pattern of L below its diagonal, in that order.
 
     SuperLU has both; it is given a matrix of the same pattern that is dominated by its diagonal and so needs no pivots.
+    Nodes that nearly all others touch, as the multiplier of a ball's radius is, come last by themselves, as in AMD:
+    minimum degree takes time that grows with their square.
     """
     i, j = np.concatenate([first, second]), np.concatenate([second, first])
     noise = np.random.default_rng(0).uniform(0.5, 1.0, i.size)
@@ -146,10 +152,21 @@ def _order(nodes: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarra
     matrix.sum_duplicates()
     size = np.asarray(np.abs(matrix).sum(0)).ravel() + np.asarray(np.abs(matrix).sum(1)).ravel()
     matrix = sp.csc_array(matrix + sp.diags_array(4.0 * size + 1.0))
-    factors = spla.splu(
-        matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True, "Equil": False}
-    )
-    L = sp.csc_array(sp.tril(factors.L, -1))
+    dense = np.diff(matrix.indptr) > max(DENSE * np.sqrt(nodes), 16)
+    order, rest = np.flatnonzero(dense), np.flatnonzero(~dense)
+    if rest.size:
+        inner = _factors(matrix[rest][:, rest], "MMD_AT_PLUS_A")
+        order = np.concatenate([rest[np.argsort(inner.perm_c)], order])
+    position = np.empty(nodes, dtype=np.int64)
+    position[order] = np.arange(nodes)
+    L = sp.csc_array(sp.tril(_factors(matrix[order][:, order], "NATURAL").L, -1))
     L.sort_indices()
-    assert np.array_equal(factors.perm_r, factors.perm_c)
-    return factors.perm_c.astype(np.int64), L
+    return position, L
+
+
+def _factors(matrix: sp.csc_array, order: str) -> Any:
+    """SuperLU's factors, without pivoting."""
+    options = {"SymmetricMode": True, "Equil": False}
+    found = spla.splu(sp.csc_array(matrix), permc_spec=order, diag_pivot_thresh=0.0, options=options)
+    assert np.array_equal(found.perm_r, found.perm_c)
+    return found
