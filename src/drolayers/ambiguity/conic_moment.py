@@ -147,7 +147,8 @@ class Conic(Moment):
             for j, along in enumerate(self.directions()):
                 if along is not None:
                     matrices[j], vectors[j] = (
-                        _boosted(np.asarray(part), along, rho[j], rho[len(self.A) + j]) for part in (self.A[j], self.b[j])
+                        _boosted(np.asarray(part), along, rho[j], rho[len(self.A) + j])
+                        for part in (self.A[j], self.b[j])
                     )
         return [ConicTerm(rows, entry, coordinates.size, matrices, vectors, multiplier(rows, zeros, zeros))], []
 

@@ -28,7 +28,7 @@ from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.units import Units
-from drolayers.conic.verdict import classify, second_route
+from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError, SolveError
 from drolayers.status import Derivative, Status
 
@@ -171,8 +171,13 @@ class Engine:
         point: WarmStart | None,
         known: bool,
         differentiable: bool,
+        own: tuple[Units, Values],
     ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
-        """Solve detached data and classify each item; points of items that are not ok are meaningless."""
+        """Solve detached data and classify each item; points of items that are not ok are meaningless.
+
+        ``own`` are the units of the data, and the data in the program's own units, in which solvers of others do better
+        at times: what the second route leaves unfinished is tried there too.
+        """
         batch = len(values)
         if not bool(finite.any()):
             nothing = Points.none(values)
@@ -187,10 +192,13 @@ class Engine:
         else:
             points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
         status, residual = classify(program, values, points)
-        unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
-        if self.rescue is not None and bool(unfinished.any()):
+        for plainly in (False, True) if self.rescue is not None else ():
+            unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
-            points, status, residual = second_route(self.rescue, program, values, points, status, residual, items)
+            if items.numel():
+                assert self.rescue is not None
+                route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
+                points, status, residual = second_route(route, program, values, points, status, residual, items)
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
 
@@ -252,10 +260,13 @@ class _ImplicitSolve(torch.autograd.Function):
         q: Tensor,
         b: Tensor,
     ) -> Tensor:
-        units, values = Units.of(program, Values(P, A, q, b, q.new_zeros(q.shape[0])))
+        own = Values(P, A, q, b, q.new_zeros(q.shape[0]))
+        units, values = Units.of(program, own)
         if point is not None:
             point = WarmStart(*units.hats(point.primal, point.dual, point.slack))
-        points, status, residual = engine.forward(program, values, finite, point, known, any(ctx.needs_input_grad))
+        points, status, residual = engine.forward(
+            program, values, finite, point, known, any(ctx.needs_input_grad), (units, own)
+        )
         ok = (status <= int(Status.INACCURATE))[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         x, z, s = units.own(points.x, points.z, points.s)

@@ -26,7 +26,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 """Solvers by the name of their engine; "torch" is what "batched" runs on a GPU, wherever the data are."""
 
-RESCUE = 1e-11
+RESCUE = 1e-12
 """Tolerance of the second route: an objective may be a thousand times smaller than the data that it is judged by."""
 
 

@@ -20,8 +20,8 @@ ROUNDING = 1e-13
 NOTHING = 1e-15
 """The same where the terms themselves vanish, in the engine's units, where data are about one."""
 
-UNSEEN = 16.0
-"""Multiple of what rounding hides below which an objective counts as zero."""
+ZERO = 1e-10
+"""What an objective has to be below, in those units, to count as zero."""
 
 EPSILON = torch.finfo(torch.float64).eps
 """What arithmetic leaves out of every product."""
@@ -51,13 +51,13 @@ def value_error(
     first order (``slip``). An objective that all but cancels is right, at any tolerance, if it is off by no more than
     the rounding of its terms, whose sizes add up to ``mass``. Numpy arrays and tensors alike.
 
-    What rounding hides (``hidden``) counts as an error too, where it is known, and tells an objective that is zero from
-    one that is small only because the program is in poor units.
+    What rounding hides (``hidden``) counts as an error too, where a verdict is asked for, and an objective may then be
+    zero, but is not small: one that is not zero is right to so much of itself.
     """
     size = 0.5 * (abs(0.5 * xPx + qx) + abs(0.5 * xPx + bz))
     error, floor = abs(xPx + qx + bz) + slip, NOTHING
     if hidden is not None:
-        error, floor = error + hidden, NOTHING * (size <= UNSEEN * (hidden + EPSILON))
+        error, floor = error + hidden, ZERO * (size <= ZERO)
     return error / (size + (ROUNDING * mass + floor) / tolerance)
 
 

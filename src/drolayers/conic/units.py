@@ -5,8 +5,7 @@ With x = βDx̂, z = κEẑ and s = βE⁻¹ŝ the program in hats has
     P̂ = DPD·β/κ,   Â = EAD,   q̂ = Dq/κ,   b̂ = Eb/β,
 
 where D and E are diagonal and E maps each cone onto itself: a factor for every row of the orthant, one for a whole
-second-order or exponential cone, two for a power cone, whose third row follows, and for a semidefinite cone the
-congruence with a diagonal matrix. Solvers, verdicts and derivatives work in hats.
+second-order, exponential or power cone, and for a semidefinite cone the congruence with a diagonal matrix. Solvers, verdicts and derivatives work in hats.
 
 The factors are those of Curtis and Reid (1972), with q and b among the numbers: their logarithms minimise the sum of
 squared logarithms of all numbers of the program in hats. A program whose variables, rows or objective are counted in
@@ -41,6 +40,9 @@ GRID = 4096.0
 ROUNDING = 1e-13
 """Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros."""
 
+BESIDE = 1e-9
+"""The same for those of b, q and P beside the largest one: a decision that is zero comes as 1e-12."""
+
 SETTLED = 0.2
 """Change of all logarithms by a step after which the next ones do not matter."""
 
@@ -67,6 +69,14 @@ class Units:
         batch = len(values)
         P = P * (beta / kappa) if P.shape[1] else P.expand(batch, -1)
         return cls(D, E, kappa, beta), Values(P, A.expand(batch, -1), q / kappa, b / beta, values.constant)
+
+    @classmethod
+    def plain(cls, values: Values) -> tuple[Units, Values]:
+        """Rows and columns as they are; only objective and right-hand side are divided by their sizes."""
+        kappa, beta = _size(values.q), _size(values.b)
+        one = torch.ones_like(kappa)
+        P = values.P * (beta / kappa) if values.P.shape[1] else values.P
+        return cls(one, one, kappa, beta), Values(P, values.A, values.q / kappa, values.b / beta, values.constant)
 
     def __getitem__(self, items: Tensor) -> Units:
         """Some items."""
@@ -154,8 +164,8 @@ class _Balance:
             return A.new_zeros(count, A.shape[1]).scatter_reduce(0, index[:, None].expand_as(A), A, "amax")[index]
 
         least = torch.minimum(largest(self.row, self.rows), largest(self.column, self.columns))
-        whole = (v.amax(0, keepdim=True).expand_as(v) if len(v) else v for v in (b, q, P))
-        return ROUNDING * torch.cat([least, *whole])
+        whole = (BESIDE * v.amax(0, keepdim=True).expand_as(v) if len(v) else v for v in (b, q, P))
+        return torch.cat([ROUNDING * least, *whole])
 
     def _solved(self, weight: Tensor, logs: Tensor) -> Tensor:
         """The u that minimises Σ weight (logs + Mu)², by conjugate gradients on the normal equations."""
@@ -204,8 +214,7 @@ def _row_unknowns(program: ConeProgram) -> sp.csr_array:
         row, column, _ = triangle(order)
         each = np.eye(order)
         pieces.append(each[row] + each[column])
-    pieces += [np.ones((3, 1))] * cones.exp
-    pieces += [np.array([[1.0, 0.0], [0.0, 1.0], [alpha, 1.0 - alpha]]) for alpha in cones.power]
+    pieces += [np.ones((3, 1))] * (cones.exp + len(cones.power))
     return sp.csr_array(sp.block_diag(pieces, format="csr"))
 
 

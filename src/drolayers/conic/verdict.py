@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from drolayers.conic import residuals
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solvers.contract import Points, Solver
+from drolayers.conic.units import Units
 from drolayers.status import Status
 
 ACCEPT = 1e-7
@@ -46,8 +49,24 @@ def classify(
     return status, residual
 
 
+@dataclass(frozen=True, eq=False)
+class Plainly:
+    """A solver that is given a batch in the program's own units, and answers in others."""
+
+    solver: Solver
+    units: Units
+    values: Values
+
+    def solve(self, program: ConeProgram, values: Values) -> Points:
+        """Solve the batch that it was made for."""
+        plain, numbers = Units.plain(self.values.detach())
+        found = self.solver.solve(program, numbers)
+        x, z, s = self.units.hats(*plain.own(found.x, found.z, found.s))
+        return replace(found, x=x, z=z, s=s)
+
+
 def second_route(
-    rescue: Solver,
+    rescue: Solver | Plainly,
     program: ConeProgram,
     values: Values,
     points: Points,
