@@ -16,6 +16,7 @@ from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows
 from drolayers.ambiguity.moment import columns
 from drolayers.conic import ConeProgram, Engine, Solution, make_engine
 from drolayers.conic.compile import check_constants, compile_program
+from drolayers.conic.elastic import endless
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
@@ -218,6 +219,12 @@ class DecisionProblem:
             nothing = replace(values, P=torch.zeros_like(values.P), q=torch.zeros_like(values.q))
             found = self._engine.solve_values(self.program, nothing).status
         status[items[(found == int(Status.INFEASIBLE)).to(items.device)]] = int(Status.INFEASIBLE)
+        # What is left may have no feasible point without a ray that proves it.
+        left = status[items] == int(Status.FAILED)
+        if bool(left.any()):
+            rows = left.nonzero()[:, 0].to(values.q.device)
+            none = endless(self.program, values[rows], self._engine.solver)
+            status[items[left][none.to(items.device)]] = int(Status.INFEASIBLE)
         return status
 
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
@@ -316,8 +323,15 @@ class DecisionProblem:
             parts.append(columns(value.double()).to(features.device))
         layout = probe.rows.layout
         da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
-        solution = self._careful.solve(program, torch.cat([*parts, da.to(features), db.to(features)], 1))
+        given = torch.cat([*parts, da.to(features), db.to(features)], 1)
+        solution = self._careful.solve(program, given)
         status = self._empty_sets(solution.status, solution.primal, solution.objective, flat, nominal)
+        failed = (status == int(Status.FAILED)).nonzero()[:, 0]
+        if failed.numel():
+            with torch.no_grad():
+                numbers = program.values(given[failed.to(given.device)])
+                none = endless(program, numbers, self._engine.solver)
+            status[failed[none.to(failed.device)]] = int(Status.INFEASIBLE)
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
         return solution, flat, status
 

@@ -142,8 +142,12 @@ class Unreliable:
 
     def solve(self, program, values, warm_start=None, level=None) -> Points:  # type: ignore[no-untyped-def]
         raw = self.inner.solve(program, values, warm_start)
-        low, high = -values.b[:, program.lower_rows], values.b[:, program.upper_rows]
-        box = (high - low).abs().amax(1) > 1e-9
+        # Rows come in units of their own, which show in their one entry.
+        ends = [
+            values.b[:, rows] / values.A[:, program.A_indptr[rows]].abs()
+            for rows in (program.lower_rows, program.upper_rows)
+        ]
+        box = (ends[0] + ends[1]).abs().amax(1) > 1e-9
         hashed = (values.b * torch.arange(1, program.rows + 1).sin()).sum(1).mul(1e4).frac().abs()
         bad = box & (hashed < self.share)
         x = torch.where(bad[:, None], torch.full_like(raw.x, 1e6), raw.x)

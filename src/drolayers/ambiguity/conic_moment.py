@@ -146,10 +146,8 @@ class Conic(Moment):
         if rho is not None and rho.size == 2 * len(self.A):
             for j, along in enumerate(self.directions()):
                 if along is not None:
-                    matrices[j], vectors[j] = (
-                        _boosted(np.asarray(part), along, rho[j], rho[len(self.A) + j])
-                        for part in (self.A[j], self.b[j])
-                    )
+                    given, by = (np.asarray(self.A[j]), np.asarray(self.b[j])), (rho[j], rho[len(self.A) + j])
+                    matrices[j], vectors[j] = (_boosted(part, along, *by) for part in given)
         return [ConicTerm(rows, entry, coordinates.size, matrices, vectors, multiplier(rows, zeros, zeros))], []
 
     def value(self, y: Tensor, leaves: Leaves) -> Tensor:

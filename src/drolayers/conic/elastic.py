@@ -1,9 +1,9 @@
 """Programs without a feasible point and without a certificate that says so.
 
-A certificate of infeasibility is a ray, and where constraints are missed by less and less, but never met, there is none:
-the worst case of y₁ over E[y₁² - y₂] ≤ 1 is infinite, and no single direction shows it. So rows may be missed, at a price
-in the objective. The best objective grows with the price until that exceeds every multiplier; if it grows on and on, no
-multipliers exist, and there is no feasible point.
+A certificate of infeasibility is a ray, and where constraints are missed by less and less, but never met, there is
+none: the worst case of y₁ over E[y₁² - y₂] ≤ 1 is infinite, and no single direction shows it. So rows may be missed, at
+a price in the objective. The best objective grows with the price until that exceeds every multiplier; if it grows on
+and on, no multipliers exist, and there is no feasible point.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from drolayers.conic.residuals import products, row_index
 from drolayers.conic.solvers.contract import Solver
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import classify
-from drolayers.status import Status
 
-PRICES = (1e2, 1e4, 1e6)
+PRICES = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
 """Of missing a row by one, in units in which multipliers are about one."""
 
+FAR = 3
+"""The first of them that says something: the last three in a row that are known count, up to this or beyond."""
+
+ROUGH = 1e-2
+"""Relative residual up to which an objective is known well enough to tell whether it grows."""
+
 ON = 0.9
-"""Share of the growth from the first price to the second that must be met again from the second to the third."""
+"""Share of the growth from one price to the next that must be met again from there to the last."""
 
 MUCH = 1e-3
 """Growth that counts, in the same units."""
@@ -31,14 +36,17 @@ MUCH = 1e-3
 
 def endless(program: ConeProgram, values: Values, solver: Solver) -> Bool[Tensor, "batch"]:
     """Whether the objective grows with the price of missed rows for ever, item by item; no where that is not known."""
-    no = torch.zeros(len(values), dtype=torch.bool, device=values.q.device)
-    if program.cones.exp or program.cones.power or program.cones.psd:
-        return no
+    grows = torch.zeros(len(values), dtype=torch.bool, device=values.q.device)
+    if program.cones.exp or program.cones.psd:
+        return grows
     _, hats = Units.of(program, values.detach())
     elastic = _Elastic(program)
     found = [elastic.objective(hats, price, solver) for price in PRICES]
-    first, second = found[1] - found[0], found[2] - found[1]
-    return (first > MUCH * (1.0 + found[0].abs())) & (second > ON * first)
+    for last in range(FAR, len(PRICES)):
+        first, second = found[last - 1] - found[last - 2], found[last] - found[last - 1]
+        known = second.isfinite() & first.isfinite()
+        grows = torch.where(known, (first > MUCH * (1.0 + found[0].abs().nan_to_num())) & (second > ON * first), grows)
+    return grows
 
 
 class _Elastic:
@@ -48,7 +56,8 @@ class _Elastic:
         cones, n, m = program.cones, program.columns, program.rows
         linear = cones.zero + cones.nonneg
         heads = linear + torch.tensor([0, *cones.soc]).cumsum(0)[:-1]
-        inwards = torch.cat([torch.arange(cones.zero, linear), heads])
+        powers = m - 3 * len(cones.power) + 3 * torch.arange(len(cones.power))
+        inwards = torch.cat([torch.arange(cones.zero, linear), heads, powers, powers + 1])
         more = 2 * cones.zero + 1
         # New columns: one above and one below every equation, and one for all other rows; each is nonnegative.
         place = torch.cat([torch.arange(linear), torch.arange(linear, m) + more])
@@ -70,7 +79,7 @@ class _Elastic:
         nothing = AffineMap(none.double(), none, none, none.double())
         start = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(row, minlength=m + more).cumsum(0)])
         self.program = ConeProgram(
-            cones=Cones(cones.zero, cones.nonneg + more, cones.soc),
+            cones=Cones(cones.zero, cones.nonneg + more, cones.soc, power=cones.power),
             columns=n + more,
             theta_size=0,
             A_indptr=start,
@@ -96,7 +105,7 @@ class _Elastic:
         q = torch.cat([hats.q, hats.q.new_full((batch, self.more), price)], 1) / price
         values = Values(hats.P / price, A, q, b, hats.constant)
         points = solver.solve(self.program, values)
-        status, _ = classify(self.program, values, points)
+        _, residual = classify(self.program, values, points)
         Px, _, _ = products(self.program, values, points.x, points.z)
         objective = price * ((0.5 * Px + q) * points.x).sum(1)
-        return torch.where(status <= int(Status.INACCURATE), objective, torch.full_like(objective, torch.nan))
+        return torch.where(residual <= ROUGH, objective, torch.full_like(objective, torch.nan))

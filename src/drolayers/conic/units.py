@@ -5,7 +5,8 @@ With x = βDx̂, z = κEẑ and s = βE⁻¹ŝ the program in hats has
     P̂ = DPD·β/κ,   Â = EAD,   q̂ = Dq/κ,   b̂ = Eb/β,
 
 where D and E are diagonal and E maps each cone onto itself: a factor for every row of the orthant, one for a whole
-second-order, exponential or power cone, and for a semidefinite cone the congruence with a diagonal matrix. Solvers, verdicts and derivatives work in hats.
+second-order, exponential or power cone, and for a semidefinite cone the congruence with a diagonal matrix. Solvers,
+verdicts and derivatives work in hats.
 
 The factors are those of Curtis and Reid (1972), with q and b among the numbers: their logarithms minimise the sum of
 squared logarithms of all numbers of the program in hats. A program whose variables, rows or objective are counted in
