@@ -42,7 +42,7 @@ ROUNDING = 1e-13
 """Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros."""
 
 BESIDE = 1e-9
-"""The same for those of b, q and P beside the largest one: a decision that is zero comes as 1e-12."""
+"""The same for those of b, q and P beside the middle one: a decision that is zero comes as 1e-12."""
 
 SETTLED = 0.2
 """Change of all logarithms by a step after which the next ones do not matter."""
@@ -64,7 +64,7 @@ class Units:
         balance = _balance(program, values.q.device)
         D, E = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
         q, b = values.q * D, values.b * E
-        kappa, beta = _size(q), _size(b)
+        kappa, beta = _size(q), _typical(b)
         A = values.A[: len(D)] * E[:, balance.row] * D[:, balance.column]
         P = values.P[: len(D)] * D[:, balance.P_row] * D[:, balance.P_column]
         batch = len(values)
@@ -165,7 +165,7 @@ class _Balance:
             return A.new_zeros(count, A.shape[1]).scatter_reduce(0, index[:, None].expand_as(A), A, "amax")[index]
 
         least = torch.minimum(largest(self.row, self.rows), largest(self.column, self.columns))
-        whole = (BESIDE * v.amax(0, keepdim=True).expand_as(v) if len(v) else v for v in (b, q, P))
+        whole = (BESIDE * _middle(v).expand_as(v) if len(v) else v for v in (b, q, P))
         return torch.cat([ROUNDING * least, *whole])
 
     def _solved(self, weight: Tensor, logs: Tensor) -> Tensor:
@@ -227,6 +227,21 @@ def _sparse(matrix: sp.csr_array, device: torch.device) -> Tensor:
         # Torch calls these a beta; they are twice as fast as its others.
         warnings.simplefilter("ignore")
         return torch.sparse_csr_tensor(start, index, torch.as_tensor(matrix.data), matrix.shape).to(device)
+
+
+def _typical(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
+    """The geometric mean of every item's entries: a bound that never binds, however large, does not settle it."""
+    if not vector.shape[1]:
+        return vector.new_ones(len(vector), 1)
+    there = (vector.abs() > BESIDE * _middle(vector.T.abs()).T) & vector.isfinite()
+    logs = torch.where(there, vector.abs(), torch.ones_like(vector)).log()
+    return (logs.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)).exp()
+
+
+def _middle(sizes: Float[Tensor, "entry batch"]) -> Float[Tensor, "1 batch"]:
+    """The median of what is not zero, the larger one of two; zero where all is."""
+    there = torch.where((sizes > 0) & sizes.isfinite(), -sizes, torch.full_like(sizes, torch.nan))
+    return -there.nanmedian(0, keepdim=True).values.nan_to_num()
 
 
 def _size(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
