@@ -31,10 +31,10 @@ class Status(IntEnum):
 
 
 _ADVICE = {
-    Status.OPTIMAL: "Solved to the requested accuracy.",
+    Status.OPTIMAL: "Solved: the value is right to 1e-7 of itself.",
     Status.INACCURATE: (
-        "Solved, but short of the requested accuracy: the ambiguity set may have no Slater point, "
-        "so add a margin to the projection or rescale the data."
+        "The value is right to 1e-4 of itself only: the ambiguity set may have no Slater point, "
+        "so add a margin to the projection."
     ),
     Status.INFEASIBLE: "No decision satisfies the constraints: relax them.",
     Status.UNBOUNDED: (
@@ -42,7 +42,10 @@ _ADVICE = {
     ),
     Status.NO_MINIMUM: "The cost falls for ever along some direction of the decision: bound your decisions.",
     Status.EMPTY_SET: "No distribution satisfies the moment bounds: put a dro.Projection before the layer.",
-    Status.FAILED: "The solver broke down on this item: check its parameters for NaN and extreme scales.",
+    Status.FAILED: (
+        "Not even 1e-4 of the value can be promised: check the item's parameters for NaN, for a set that is next to a "
+        "point, and for terms that cancel."
+    ),
 }
 
 

@@ -64,6 +64,10 @@ class _Composite(Moment):
         """When the members' degrees differ, or one is mixed itself."""
         return len({member.degree for member in self.members}) > 1 or any(member.mixed for member in self.members)
 
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """Those of the members."""
+        return [found for j, m in enumerate(self.members) for found in m.offsets(self.leaves_of(j, leaves))]
+
     def ingredients(self, leaves: Leaves) -> list[Ingredient]:
         """Those of the members."""
         return [part for j, m in enumerate(self.members) for part in m.ingredients(self.leaves_of(j, leaves))]
@@ -272,6 +276,10 @@ class Scaled(Moment):
     def width(self) -> int:
         """That of the member."""
         return self.member.width
+
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """Those of the member."""
+        return self.member.offsets(leaves)
 
     def ingredients(self, leaves: Leaves) -> list[Ingredient]:
         """Those of the member, times the factor."""

@@ -85,6 +85,10 @@ class Separate(Moment):
         chosen = y[:, self.coordinates(y.shape[1])]
         return {} if self.mu is not None else {"mu": Typical(chosen.mean(0), deviation(chosen))}
 
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """The centre."""
+        return [leaves["mu"]]
+
     def extent(self, leaves: Leaves) -> Tensor:
         """The largest coordinate of the centre."""
         return columns(leaves["mu"]).abs().amax(1, keepdim=True)
@@ -198,6 +202,10 @@ class Ridge(Moment):
         if self.h is None:
             found["h"] = Typical(along.mean(0)[0], deviation(along)[0], meaningful=self.mu is not None)
         return found
+
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """The threshold."""
+        return [leaves["h"]]
 
     def extent(self, leaves: Leaves) -> Tensor:
         """How steep it is where φ is linear; else how far its threshold lies out."""
@@ -406,6 +414,10 @@ class Image(Moment):
         if self.mu is None:
             found["mu"] = Typical(image.mean(0), deviation(image), meaningful=not learnt)
         return found
+
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """The centre."""
+        return [leaves["mu"]]
 
     def extent(self, leaves: Leaves) -> Tensor:
         """The centre's size, seen through the matrix."""

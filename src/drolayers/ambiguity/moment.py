@@ -121,6 +121,10 @@ class Moment(ABC):
         """The distance of its centre from the origin, or the steepness of what is linear, ``(batch, 1)``."""
         return torch.zeros(1, 1, dtype=torch.float64)
 
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """The parameters that are measured in the same unit as the p-th root of the bound."""
+        return []
+
     @property
     def affine(self) -> bool:
         """Whether the function is affine, so that its bound may be tight everywhere."""

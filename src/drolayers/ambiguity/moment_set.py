@@ -212,8 +212,8 @@ class MomentSet(AmbiguitySet):
         theta = theta.detach().double().cpu()
         bounds = [s.sign() * s.abs() ** (1.0 / m.degree) for s, m in zip(self.sigmas(theta), self.moments, strict=True)]
         rho = torch.cat(bounds, 1)
-        leaves = [columns(v) for i in range(len(self.moments)) for v in self.leaf_values(theta, i).values()]
-        size = torch.cat([v.expand(len(theta), -1) for v in (*leaves, rho)], 1).abs().amax(1, keepdim=True)
+        offsets = [columns(v) for i, m in enumerate(self.moments) for v in m.offsets(self.leaf_values(theta, i))]
+        size = torch.cat([v.expand(len(theta), -1) for v in (*offsets, rho)], 1).abs().amax(1, keepdim=True)
         size = torch.where(size > 0, size, torch.ones_like(size))
         # Relative to the bound; to what a solver can see where the bound is next to nothing beside the data.
         scale = torch.maximum(rho.abs() / size, torch.full_like(rho, 1e-2))

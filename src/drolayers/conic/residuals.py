@@ -48,8 +48,9 @@ def value_error(
     """How far an objective may be from the optimal one, relative to its own size.
 
     Feasible primal and dual points enclose the optimum, and what they lack in feasibility moves it by zᵀr and xᵀr at
-    first order (``slip``). An objective that all but cancels is right, at any tolerance, if it is off by no more than
-    the rounding of its terms, whose sizes add up to ``mass``. Numpy arrays and tensors alike.
+    first order (``slip``: these sums, and the roots of their squares, since a few large terms must not cancel by luck).
+    An objective that all but cancels is right, at any tolerance, if it is off by no more than the rounding of its terms,
+    whose sizes add up to ``mass``. Numpy arrays and tensors alike.
 
     What rounding hides (``hidden``) counts as an error too, where a verdict is asked for, and an objective may then be
     zero, but is not small: one that is not zero is right to so much of itself.
@@ -83,8 +84,7 @@ def optimality(
     # Row by row: a bound of 1e12 that never binds excuses no other row.
     primal = _norm((Ax + s - values.b) / (1.0 + torch.maximum(values.b.abs(), s.abs())))
     dual = _norm((Px + values.q + Az) / (1.0 + torch.maximum(values.q.abs(), Az.abs())))
-    # Term by term: what is left of one equation does not make up for what is left of another.
-    slip = ((Ax + s - values.b) * z).abs().sum(1) + ((Px + values.q + Az) * x).abs().sum(1)
+    slip = sum(_total(terms) for terms in ((Ax + s - values.b) * z, (Px + values.q + Az) * x))
     # What is left of Ax + s = b is known no better than its terms are rounded: a multiplier of 1e15 sees that.
     sizes = Values(*(getattr(values, f.name).abs() for f in fields(values)))
     Px, Ax, _ = products(program, sizes, x.abs(), z.abs())
@@ -133,6 +133,11 @@ def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = Fa
     if cones.psd:
         worst = torch.maximum(worst, -smallest_eigenvalue(cones, s))
     return worst
+
+
+def _total(terms: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch"]:
+    """The size of a sum, of which a few large terms must not cancel by luck: itself and the root of its squares."""
+    return terms.sum(1).abs() + terms.norm(dim=1)
 
 
 def _norm(values: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch"]:

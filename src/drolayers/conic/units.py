@@ -32,7 +32,7 @@ from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
 from drolayers.conic.semidefinite import triangle
 
-STEPS = 16
+STEPS = 24
 """Of conjugate gradients, at most."""
 
 GRID = 4096.0
@@ -44,7 +44,10 @@ ROUNDING = 1e-13
 BESIDE = 1e-9
 """The same for those of b, q and P beside the middle one: a decision that is zero comes as 1e-12."""
 
-SETTLED = 0.2
+LOOSE = 1e4
+"""Multiple of a typical right-hand side beyond which it is taken for a bound that never binds."""
+
+SETTLED = 0.05
 """Change of all logarithms by a step after which the next ones do not matter."""
 
 
@@ -64,7 +67,8 @@ class Units:
         balance = _balance(program, values.q.device)
         D, E = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
         q, b = values.q * D, values.b * E
-        kappa, beta = _size(q), _typical(b)
+        # The largest entry, so that solutions are of size one, unless it is a bound that never binds.
+        kappa, beta = _size(q), torch.minimum(_size(b), LOOSE * _typical(b))
         A = values.A[: len(D)] * E[:, balance.row] * D[:, balance.column]
         P = values.P[: len(D)] * D[:, balance.P_row] * D[:, balance.P_column]
         batch = len(values)
@@ -230,7 +234,7 @@ def _sparse(matrix: sp.csr_array, device: torch.device) -> Tensor:
 
 
 def _typical(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
-    """The geometric mean of every item's entries: a bound that never binds, however large, does not settle it."""
+    """The geometric mean of every item's entries that count."""
     if not vector.shape[1]:
         return vector.new_ones(len(vector), 1)
     there = (vector.abs() > BESIDE * _middle(vector.T.abs()).T) & vector.isfinite()

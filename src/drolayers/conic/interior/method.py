@@ -332,7 +332,9 @@ def judge(on: Algebra, at: Iterate, tolerance: float) -> tuple[Array, Array, Res
         dual = dual + Px
     outside = on.sizes(primal) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
     aslant = on.sizes(dual) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
-    slip = on.masses(primal, at.z) + on.masses(dual, at.x)
+    missed, aslope = primal * at.z, dual * at.x
+    slip = on.dots(missed, missed) ** 0.5 + on.dots(aslope, aslope) ** 0.5
+    slip = slip + abs(on.dots(primal, at.z)) + abs(on.dots(dual, at.x))
     mass = on.masses(on.q, at.x) + on.masses(on.b, at.z)
     apart = value_error(xPx / (tau * tau), qx / tau, bz / tau, slip / (tau * tau), mass / tau, tolerance)
     score = xp.maximum(xp.maximum(outside, aslant), apart)
