@@ -49,7 +49,7 @@ def value_error(
 
     Feasible primal and dual points enclose the optimum, and what they lack in feasibility moves it by zᵀr and xᵀr at
     first order (``slip``: these sums, and the roots of their squares, since a few large terms must not cancel by luck).
-    An objective that all but cancels is right, at any tolerance, if it is off by no more than the rounding of its terms,
+    An objective that all but cancels is right, at any tolerance, if it is off by no more than its terms are rounded,
     whose sizes add up to ``mass``. Numpy arrays and tensors alike.
 
     What rounding hides (``hidden``) counts as an error too, where a verdict is asked for, and an objective may then be
