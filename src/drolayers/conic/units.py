@@ -41,7 +41,7 @@ GRID = 4096.0
 ROUNDING = 1e-13
 """Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros."""
 
-BESIDE = 1e-9
+BESIDE = 1e-7
 """The same for those of b, q and P beside the middle one: a decision that is zero comes as 1e-12."""
 
 LOOSE = 1e4
@@ -243,9 +243,12 @@ def _typical(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
 
 
 def _middle(sizes: Float[Tensor, "entry batch"]) -> Float[Tensor, "1 batch"]:
-    """The median of what is not zero, the larger one of two; zero where all is."""
-    there = torch.where((sizes > 0) & sizes.isfinite(), -sizes, torch.full_like(sizes, torch.nan))
-    return -there.nanmedian(0, keepdim=True).values.nan_to_num()
+    """The median of what rounding has not left of zeros, the larger one of two; zero where all is."""
+    finite = torch.where(sizes.isfinite(), sizes, torch.zeros_like(sizes))
+    there = finite > ROUNDING * finite.amax(0, keepdim=True)
+    return (
+        -torch.where(there, -finite, torch.full_like(finite, torch.nan)).nanmedian(0, keepdim=True).values.nan_to_num()
+    )
 
 
 def _size(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
