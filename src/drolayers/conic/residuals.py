@@ -14,7 +14,7 @@ from drolayers.conic.semidefinite import smallest_eigenvalue
 
 Array = Any
 
-ROUNDING = 1e-13
+ROUNDING = 1e-12
 """Share of its terms' size by which an objective may be off whatever it is compared with: terms that cancel."""
 
 NOTHING = 1e-15

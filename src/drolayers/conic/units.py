@@ -42,7 +42,7 @@ ROUNDING = 1e-13
 """Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros."""
 
 BESIDE = 1e-7
-"""The same for those of b, q and P beside the middle one: a decision that is zero comes as 1e-12."""
+"""The same for those of b and P beside the middle one: a decision that is zero comes as 1e-12."""
 
 LOOSE = 1e4
 """Multiple of a typical right-hand side beyond which it is taken for a bound that never binds."""
@@ -169,7 +169,8 @@ class _Balance:
             return A.new_zeros(count, A.shape[1]).scatter_reduce(0, index[:, None].expand_as(A), A, "amax")[index]
 
         least = torch.minimum(largest(self.row, self.rows), largest(self.column, self.columns))
-        whole = (BESIDE * _middle(v).expand_as(v) if len(v) else v for v in (b, q, P))
+        shares = ((BESIDE, b), (ROUNDING, q), (BESIDE, P))
+        whole = (share * _middle(v).expand_as(v) if len(v) else v for share, v in shares)
         return torch.cat([ROUNDING * least, *whole])
 
     def _solved(self, weight: Tensor, logs: Tensor) -> Tensor:
