@@ -143,6 +143,17 @@ def test_optima_scale_with_the_data(scale: float) -> None:
     assert_six_digits(solution.objective, torch.tensor([np.sqrt(3) * scale]).double())
 
 
+@pytest.mark.parametrize("big", [1e3, 1e6, 1e9, 1e12, 1e16])
+def test_bounds_that_never_bind(big: float) -> None:
+    """2√3 for two products, whatever stands on the other side of a bound far away."""
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    cost = cp.sum(cp.maximum(3 * (y - x), x - y))
+    problem = dro.DecisionProblem(cost, [x <= big], dro.MomentSet.grouped(y, 1))
+    solution = problem.solve(torch.tensor([[6.0, 5.0, 1.0, 1.0]], dtype=torch.float64))
+    assert bool(solution.ok.all())
+    assert_six_digits(solution.objective, torch.tensor([2 * np.sqrt(3)]).double())
+
+
 # --- Wasserstein balls ----------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ verdicts and derivatives work in hats.
 The factors are those of Curtis and Reid (1972), with q and b among the numbers: their logarithms minimise the sum of
 squared logarithms of all numbers of the program in hats. A program whose variables, rows or objective are counted in
 other units has other factors and the same hats; Ruiz's iteration, which looks at largest entries only, has no such
-property, and a newsvendor of 1e8 items failed under it.
+property, and a newsvendor that counts in units of 1e-8 failed under it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
@@ -45,7 +45,7 @@ BESIDE = 1e-7
 """The same for those of b and P beside the middle one: a decision that is zero comes as 1e-12."""
 
 LOOSE = 1e4
-"""Multiple of a typical right-hand side beyond which it is taken for a bound that never binds."""
+"""Multiple of a typical number beyond which one of b or q is taken for a bound or a penalty that never binds."""
 
 SETTLED = 0.05
 """Change of all logarithms by a step after which the next ones do not matter."""
@@ -67,8 +67,9 @@ class Units:
         balance = _balance(program, values.q.device)
         D, E = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
         q, b = values.q * D, values.b * E
-        # The largest entry, so that solutions are of size one, unless it is a bound that never binds.
-        kappa, beta = _size(q), torch.minimum(_size(b), LOOSE * _typical(b))
+        # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
+        kappa = torch.minimum(_size(q), LOOSE * _typical(q, _middle(q.T)))
+        beta = torch.minimum(_size(b), LOOSE * _typical(b, _middle(b.T, balance.firm)))
         A = values.A[: len(D)] * E[:, balance.row] * D[:, balance.column]
         P = values.P[: len(D)] * D[:, balance.P_row] * D[:, balance.P_column]
         batch = len(values)
@@ -119,6 +120,9 @@ class _Balance:
             t.to(device) for t in (row, program.A_indices, P_row, program.P_indices)
         )
         self.rows, self.columns = program.rows, program.columns
+        # Rows that hold with equality or in a cone; the others may be bounds that never bind.
+        cones, number = program.cones, torch.arange(program.rows)
+        self.firm = ((number < cones.zero) | (number >= cones.zero + cones.nonneg)).to(device)
         # Unknown logarithms: of rows or cones, of columns, of 1/β and of 1/κ.
         by_row = _row_unknowns(program)
         self.first = by_row.shape[1]
@@ -169,8 +173,8 @@ class _Balance:
             return A.new_zeros(count, A.shape[1]).scatter_reduce(0, index[:, None].expand_as(A), A, "amax")[index]
 
         least = torch.minimum(largest(self.row, self.rows), largest(self.column, self.columns))
-        shares = ((BESIDE, b), (ROUNDING, q), (BESIDE, P))
-        whole = (share * _middle(v).expand_as(v) if len(v) else v for share, v in shares)
+        beside = (BESIDE * _middle(b, self.firm), ROUNDING * _middle(q), BESIDE * _middle(P))
+        whole = (limit.expand_as(v) for limit, v in zip(beside, (b, q, P), strict=True))
         return torch.cat([ROUNDING * least, *whole])
 
     def _solved(self, weight: Tensor, logs: Tensor) -> Tensor:
@@ -234,22 +238,25 @@ def _sparse(matrix: sp.csr_array, device: torch.device) -> Tensor:
         return torch.sparse_csr_tensor(start, index, torch.as_tensor(matrix.data), matrix.shape).to(device)
 
 
-def _typical(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
-    """The geometric mean of every item's entries that count."""
-    if not vector.shape[1]:
-        return vector.new_ones(len(vector), 1)
-    there = (vector.abs() > BESIDE * _middle(vector.T.abs()).T) & vector.isfinite()
+def _typical(vector: Float[Tensor, "batch entry"], middle: Float[Tensor, "1 batch"]) -> Float[Tensor, "batch 1"]:
+    """The geometric mean of every item's entries that are not next to nothing beside the middle one."""
+    there = (vector.abs() > BESIDE * middle.T) & vector.isfinite()
     logs = torch.where(there, vector.abs(), torch.ones_like(vector)).log()
     return (logs.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)).exp()
 
 
-def _middle(sizes: Float[Tensor, "entry batch"]) -> Float[Tensor, "1 batch"]:
-    """The median of what rounding has not left of zeros, the larger one of two; zero where all is."""
-    finite = torch.where(sizes.isfinite(), sizes, torch.zeros_like(sizes))
-    there = finite > ROUNDING * finite.amax(0, keepdim=True)
-    return (
-        -torch.where(there, -finite, torch.full_like(finite, torch.nan)).nanmedian(0, keepdim=True).values.nan_to_num()
-    )
+def _middle(
+    vector: Float[Tensor, "entry batch"], firm: Bool[Tensor, "entry"] | None = None
+) -> Float[Tensor, "1 batch"]:
+    """The median size of what is not zero, the larger one of two; nor what rounding has left of zeros in firm rows."""
+    sizes = torch.where(vector.isfinite(), vector.abs(), torch.zeros_like(vector))
+    if not len(sizes):
+        return sizes.new_zeros(1, sizes.shape[1])
+    floor = sizes.new_zeros(1, sizes.shape[1])
+    if firm is not None and bool(firm.any()):
+        floor = ROUNDING * sizes[firm].amax(0, keepdim=True)
+    there = torch.where(sizes > floor, -sizes, torch.full_like(sizes, torch.nan))
+    return -there.nanmedian(0, keepdim=True).values.nan_to_num()
 
 
 def _size(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
