@@ -8,13 +8,13 @@ BENCHMARKS ?= $(sort $(wildcard benchmarks/*.py))
 .PHONY: demo test docs reproduce bench format clean
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m research demo
 
 # One thread per process: the test workers already fill the cores.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src
+	$(BIN)/mypy src research
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
@@ -24,8 +24,8 @@ docs: $(STAMP)
 	$(BIN)/python docs/check.py site
 
 reproduce: $(STAMP)
-	$(BIN)/python -m drolayers.cli reproduce --jobs 2
-	$(BIN)/python -m drolayers.cli report
+	$(BIN)/python -m research reproduce --jobs 2
+	$(BIN)/python -m research report
 
 bench: $(STAMP)
 	$(INSTALL) -e '.[bench]'
@@ -37,7 +37,7 @@ format: $(STAMP)
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src research tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -15,8 +15,10 @@ threads, which other work on the machine disturbs least.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +28,10 @@ import drolayers as dro
 from drolayers.integer import BranchAndBound
 from drolayers.learning.data import SeededBatches
 from drolayers.learning.module import Pipeline
-from drolayers.problems import Portfolio, PortfolioData
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from research.problems import Portfolio, PortfolioData
 
 ASSETS, POINTS, BATCH, CANDIDATES, SAMPLES, NEIGHBOURS = 60, 2500, 100, 3, 4, 20
 LOTS = ASSETS // 5

@@ -11,9 +11,11 @@ their size.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,7 +27,10 @@ import drolayers as dro
 from drolayers.conic import Engine, make_engine
 from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.problem import DecisionProblem
-from drolayers.problems import Portfolio, PortfolioData
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from research.problems import Portfolio, PortfolioData
 
 SAMPLE = 20
 

@@ -23,7 +23,9 @@ from typing import Any
 
 import torch
 
-from drolayers.experiments.step import STAGES, Step, StepTime, growth
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from research.experiments.step import STAGES, Step, StepTime, growth  # noqa: E402
 
 BATCH, CANDIDATES, SAMPLES = 100, 3, 4
 

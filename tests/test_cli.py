@@ -11,23 +11,44 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import drolayers as dro
-from drolayers.cli import app
-from drolayers.problems import Newsvendor, Portfolio
+from drolayers import tables
+from drolayers.cli import _Own, app
 
-QUICK = ["--points", "30", "--pretrain-epochs", "1", "--epochs", "1", "--batch-size", "15", "--quiet"]
+ROOT = Path(__file__).parents[1]
+ASSETS = """
+import cvxpy as cp
+import drolayers as dro
+
+y = dro.Uncertain(5)
+lots, free = cp.Variable(1, boolean=True, name="lots"), cp.Variable(4, nonneg=True, name="free")
+holdings = cp.hstack([lots / 5, free])
+problem = dro.DecisionProblem(-(y @ holdings), [cp.sum(holdings) == 1], dro.MomentSet.grouped(y, 1))
+learner = dro.DecisionFocusedLearner(problem, pretrain_epochs=1, epochs=1, batch_size=15)
+"""
+
+
+def returns(path: Path, rows: int = 40) -> Path:
+    """Contexts and returns that depend on them."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(scale=0.2, size=(rows, 5))
+    y = 0.1 * z + 0.01 * rng.normal(size=(rows, 5))
+    names = ",".join([f"z{k + 1}" for k in range(5)] + [f"r{k + 1}" for k in range(5)])
+    np.savetxt(path, np.hstack([z, y]), delimiter=",", header=names, comments="")
+    return path
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a trained portfolio, which is quicker than the newsvendor."""
-    folder = tmp_path_factory.mktemp("cli") / "portfolio"
+    """A folder with what was learnt of a portfolio."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "assets.py").write_text(ASSETS)
     result = CliRunner().invoke(
-        app,
-        ["run", "portfolio", "--out", str(folder), "--assets", "5", "--binaries", "1", "--test-points", "20", *QUICK],
+        app, ["run", str(folder / "assets.py"), str(returns(folder / "data.csv")), "--out", str(folder / "out"), "-q"]
     )
     assert result.exit_code == 0, result.output
-    return folder
+    for word in ("weighted sample average", "prediction-focused", "decision-focused", "32 rows"):
+        assert word in result.output
+    return folder / "out"
 
 
 def contexts(path: Path, rows: int = 3, header: str = "id,z1,z2,z3,z4,z5") -> Path:
@@ -37,32 +58,34 @@ def contexts(path: Path, rows: int = 3, header: str = "id,z1,z2,z3,z4,z5") -> Pa
     return path
 
 
-def test_run_portfolio_saves_what_it_says(trained: Path) -> None:
+def test_run_saves_what_it_says(trained: Path) -> None:
     results = json.loads((trained / "results.json").read_text())
-    assert [row["method"] for row in results["rows"]] == [
-        "prediction-focused",
-        "decision-focused",
-        "equal weights",
-        "Bayes-optimal (true means)",
-    ]
-    assert results["options"] == {"assets": 5, "binaries": 1, "group": 1}
-    built = Portfolio(5, 1)
-    model = dro.DecisionFocusedLearner.load(trained / "model.safetensors", built.problem)
-    held = built.weights(model.decide(np.zeros((2, 5))))
-    np.testing.assert_allclose(held.sum(1), 1.0, atol=1e-6)
+    assert results["covariates"] == ["z1", "z2", "z3", "z4", "z5"]
+    assert results["outcomes"] == ["r1", "r2", "r3", "r4", "r5"]
+    assert [row["decided"] for row in results["rows"]] == [8, 8, 8]
+    # Costs again, from the decisions that the saved model prints.
+    lines = (trained.parent / "data.csv").read_text().splitlines()
+    held = trained.parent / "held.csv"
+    held.write_text("\n".join([lines[0], *lines[33:]]) + "\n")
+    said = CliRunner().invoke(app, ["decide", str(trained), str(held)])
+    decided = list(csv.DictReader(StringIO(said.stdout)))
+    rows = list(csv.DictReader(StringIO(held.read_text())))
+    costs = []
+    for row, found in zip(rows, decided, strict=True):
+        weights = [float(found["lots_1"]) / 5, *(float(found[f"free_{k}"]) for k in range(1, 5))]
+        costs.append(-sum(w * float(row[f"r{k + 1}"]) for k, w in enumerate(weights)))
+    assert results["rows"][-1]["method"] == "decision-focused"
+    assert results["rows"][-1]["mean cost"] == pytest.approx(np.mean(costs), rel=1e-9)
 
 
-def test_run_newsvendor_prints_a_table(tmp_path: Path) -> None:
-    # Without decision-focused epochs: the comparison itself takes the time.
-    quick = ["--points", "20", "--pretrain-epochs", "1", "--epochs", "0", "--quiet", "--set", "SOC-I"]
-    result = CliRunner().invoke(app, ["run", "newsvendor", "--out", str(tmp_path / "out"), *quick])
-    assert result.exit_code == 0, result.output
-    for word in ("prediction-focused", "benchmark", "true optimum", "0.0000"):
-        assert word in result.output
-    assert "decision-focused" not in result.output
-    rows = {row["method"]: row for row in json.loads((tmp_path / "out" / "results.json").read_text())["rows"]}
-    assert rows["true optimum"]["expected cost"] == pytest.approx(Newsvendor("SOC-I").mean_cost(Newsvendor().optimal))
-    assert rows["prediction-focused"]["gap %"] > 0
+@pytest.mark.parametrize("name", ["newsvendor", "portfolio"])
+def test_example_files_are_problems(name: str, tmp_path: Path) -> None:
+    file = ROOT / "examples" / "problems" / f"{name}.py"
+    subprocess.run([sys.executable, str(file), "30", str(tmp_path / "data.csv")], check=True, timeout=100)
+    own = _Own.read(file)
+    covariates, outcomes = own.columns(tables.header(tmp_path / "data.csv"), "data.csv")
+    assert len(outcomes) == own.problem.ambiguity.y.dim
+    assert len(tables.read(tmp_path / "data.csv", [*covariates, *outcomes])) == 30
 
 
 def test_decide_answers_every_row(trained: Path, tmp_path: Path) -> None:
@@ -122,34 +145,57 @@ def test_unreadable_files_are_one_sentence(trained: Path, tmp_path: Path) -> Non
     sentence(runner.invoke(app, ["decide", str(trained), str(data), "-o", str(tmp_path / "no" / "folder.csv")]))
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_work(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_work(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "file" in sentence(CliRunner().invoke(app, ["run", "newsvendor", "--out", str(tmp_path / "file" / "out")]))
+    arguments = ["run", str(trained.parent / "assets.py"), str(trained.parent / "data.csv")]
+    assert "file" in sentence(CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "file" / "out")]))
 
 
-def test_a_model_without_a_built_in_problem(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = 1", "does not define problem"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("1 / 0", "ZeroDivisionError"),
+        (ASSETS + "learner = 3", "learner in"),
+        (ASSETS + "outcomes = 'r1'", "outcomes in"),
+        (ASSETS + "outcomes = ['r1', 'r2']", "y has 5 entries"),
+        (ASSETS + "covariates = ['z9']", "lacks the columns ['z9']"),
+        ("import drolayers as dro\ndro.Uncertain(-1)", "positive whole number"),
+    ],
+)
+def test_bad_problem_files_are_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "own.py").write_text(text)
+    arguments = ["run", str(tmp_path / "own.py"), str(returns(tmp_path / "data.csv")), "--out", str(tmp_path / "out")]
+    assert says in sentence(CliRunner().invoke(app, arguments))
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    arguments = ["run", str(tmp_path / "own.py"), str(tmp_path / "data.csv")]
+    assert "own.py is no file" in sentence(CliRunner().invoke(app, arguments))
+
+
+def test_a_model_that_was_saved_in_python(tmp_path: Path) -> None:
     from tests.learning.small import learner, sales, shop
 
     learner(shop(False).problem, epochs=0).fit(*sales()).save(tmp_path / "own")
     data = contexts(tmp_path / "data.csv")
-    assert "built-in" in sentence(CliRunner().invoke(app, ["decide", str(tmp_path / "own"), str(data)]))
+    assert "load it in Python" in sentence(CliRunner().invoke(app, ["decide", str(tmp_path / "own"), str(data)]))
 
 
-def test_resuming_something_else_is_one_sentence(trained: Path) -> None:
-    other = ["run", "portfolio", "--out", str(trained), "--assets", "5", "--binaries", "1", "--seed", "5", "--resume"]
-    assert "resume" in sentence(CliRunner().invoke(app, [*other, "--test-points", "20", *QUICK]))
+def test_resuming_something_else_is_one_sentence(trained: Path, tmp_path: Path) -> None:
+    arguments = ["run", str(trained.parent / "assets.py"), str(returns(tmp_path / "other.csv", 50))]
+    assert "resume" in sentence(CliRunner().invoke(app, [*arguments, "--out", str(trained), "--resume", "-q"]))
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "knapsack"], ["run", "newsvendor", "--points", "-3"], ["decide"], ["fly"]]
+    "arguments", [["run", "knapsack"], ["run", "a.py", "b.csv", "--test-share", "-3"], ["decide"], ["fly"]]
 )
 def test_wrong_use_exits_with_two(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["run", "newsvendor", "--help"], ["decide", "--help"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["decide", "--help"]])
 def test_help_is_worth_reading(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0

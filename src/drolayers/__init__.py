@@ -59,7 +59,13 @@ _HOME = {
     "cvar": "cost.risk",
     "recourse": "cost.recourse",
 }
-_MODULES = {"moments": "ambiguity.moments", "nominal": "nominal", "plot": "plot", "support": "support"}
+_MODULES = {
+    "baselines": "baselines",
+    "moments": "ambiguity.moments",
+    "nominal": "nominal",
+    "plot": "plot",
+    "support": "support",
+}
 
 __all__ = [
     "Annealed",

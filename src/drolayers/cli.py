@@ -1,34 +1,37 @@
-"""The command line: train a built-in problem, decide with what was trained, and repeat the paper's experiments.
+"""The command line: train on a problem of one's own, and decide with what was trained.
 
+A problem is a Python file that defines ``problem`` and, if one likes, ``learner``, ``covariates`` and ``outcomes``.
 Exit codes: 0 done; 1 it could not be done (a sentence on standard error says why); 2 wrong use of the command.
 """
 
 from __future__ import annotations
 
-import csv
 import json
+import runpy
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
+from drolayers import tables
 from drolayers.checks import directory
 from drolayers.errors import DROError, ModelError, ShapeError
+from drolayers.extras import needs
+
+needs("cli", "typer", "rich")
+
+import typer  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from drolayers.learning import DecisionFocusedLearner
-    from drolayers.problems import Newsvendor, Portfolio
+    from drolayers.problem import DecisionProblem
 
-MODEL, RESULTS = "model.safetensors", "results.json"
+MODEL, PROBLEM, RESULTS = "model.safetensors", "problem.py", "results.json"
 
 app = typer.Typer(
     name="drolayers",
@@ -36,129 +39,52 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Decisions that are robust against a learnt set of distributions.\n\n"
-    "Train on a problem of the paper with [bold]run[/], then decide for your own contexts with [bold]decide[/]:\n\n"
-    "    drolayers run newsvendor --out runs/newsvendor\n\n"
-    "    drolayers decide runs/newsvendor contexts.csv\n\n"
-    "Repeat the experiments of the paper with [bold]reproduce[/] and read them with [bold]report[/].\n\n"
+    "Train on a problem of yours with [bold]run[/], then decide for new contexts with [bold]decide[/]:\n\n"
+    "    drolayers run my_problem.py data.csv --out runs/mine\n\n"
+    "    drolayers decide runs/mine contexts.csv\n\n"
     "Exit codes: 0 done; 1 could not be done, with one sentence on standard error; 2 wrong use of the command.",
     rich_markup_mode="rich",
 )
-run = typer.Typer(no_args_is_help=True, help="Train on a built-in problem, compare, and save the model.")
-app.add_typer(run, name="run")
 
 
-class SetName(StrEnum):
-    """The newsvendor's ambiguity sets."""
-
-    SOC_I = "SOC-I"
-    SOC_II = "SOC-II"
-    SOC_III = "SOC-III"
-
-
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
-Epochs = Annotated[int, typer.Option(min=0, help="Epochs of decision-focused training; 0 for prediction alone.")]
-Pretrain = Annotated[int, typer.Option(min=0, help="Epochs of prediction-focused training before it.")]
-Batch = Annotated[int, typer.Option(min=1, help="Points a step.")]
-Rate = Annotated[float, typer.Option(min=1e-12, help="Learning rate of decision-focused training.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
-
-
-@run.command()
-def newsvendor(
-    out: Annotated[Path, typer.Option(help="Folder for model, results, logs and checkpoints.")] = Path(
-        "runs/newsvendor"
-    ),
-    ambiguity: Annotated[SetName, typer.Option("--set", help="The ambiguity set.")] = SetName.SOC_III,
-    points: Annotated[
-        int, typer.Option(min=2, help="Training points; a fifth as many are drawn for validation.")
-    ] = 400,
-    seed: Seed = 0,
-    pretrain_epochs: Pretrain = 40,
-    epochs: Epochs = 30,
-    batch_size: Batch = 50,
-    lr: Rate = 1e-3,
-    resume: Resume = False,
-    quiet: Quiet = False,
+@app.command()
+def run(
+    problem: Annotated[
+        Path, typer.Argument(help="Python file that defines 'problem' (and 'learner', 'covariates', 'outcomes').")
+    ],
+    data: Annotated[Path, typer.Argument(help="CSV file with a header row: covariates and outcomes, one pair a row.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for model, results, logs and checkpoints; runs/PROBLEM unless given.")
+    ] = None,
+    test_share: Annotated[
+        float, typer.Option(min=0.0, max=0.9, help="Share of the rows, the last ones, that training never sees.")
+    ] = 0.2,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """The four-item newsvendor of the paper: buy at retail in any amount, or in wholesale lots.
+    """Train on the problem of a Python file and the data of a CSV file, compare on rows held out, and save the model.
 
-    Compares the expected cost of prediction-focused and decision-focused learning with the benchmark that knows the
-    true conditional moments, and with the true optimum. A model that it saves decides from one covariate, "z".
+    Unless the file names them, the outcomes are the last columns, as many as y has, and the covariates all before them.
     """
-    with _one_sentence():
-        folder = directory(out)
-        import numpy as np
-
-        from drolayers.problems import Newsvendor
-
-        built = Newsvendor(ambiguity.value)
-        rng = np.random.default_rng(seed)
-        (Z, Y), held_out = built.draw(points, rng), built.draw(max(1, points // 5), rng)
-        settings = {"pretrain_epochs": pretrain_epochs, "epochs": epochs, "batch_size": batch_size, "lr": lr}
-        learners = _learn(built, folder, (Z, Y), held_out, settings, seed, resume, quiet)
-
-        costs = {name: built.mean_cost(_stock(built, learner)) for name, learner in learners.items()}
-        costs["benchmark (true moments)"] = built.mean_cost(built.benchmark)
-        best = built.mean_cost(built.optimal)
-        rows = [
-            {"method": name, "expected cost": cost, "gap %": 100 * (cost / best - 1)} for name, cost in costs.items()
-        ]
-        rows.append({"method": "true optimum", "expected cost": best, "gap %": 0.0})
-        note = {"problem": "newsvendor", "options": {"ambiguity": ambiguity.value}}
-        _finish(folder, f"Newsvendor, {ambiguity.value}, {points} points", rows, learners, note, settings, seed)
-
-
-@run.command()
-def portfolio(
-    out: Annotated[Path, typer.Option(help="Folder for model, results, logs and checkpoints.")] = Path(
-        "runs/portfolio"
-    ),
-    assets: Annotated[int, typer.Option(min=1, help="Number of assets.")] = 20,
-    binaries: Annotated[
-        int,
-        typer.Option(min=0, help="How many of them are bought in a fixed amount or not at all; the paper: a fifth."),
-    ] = 0,
-    group: Annotated[int, typer.Option(min=1, help="Assets that share one bound on their deviation.")] = 1,
-    points: Annotated[
-        int, typer.Option(min=2, help="Training points; a fifth as many are drawn for validation.")
-    ] = 2500,
-    test_points: Annotated[int, typer.Option(min=1, help="Points on which the comparison is made.")] = 1000,
-    data_seed: Annotated[int, typer.Option(help="Seed of the published returns.")] = 100,
-    seed: Seed = 0,
-    pretrain_epochs: Pretrain = 20,
-    epochs: Epochs = 15,
-    batch_size: Batch = 100,
-    lr: Rate = 1e-3,
-    resume: Resume = False,
-    quiet: Quiet = False,
-) -> None:
-    """The portfolio of the paper: the largest worst-case expected return, on its published synthetic returns.
-
-    Scores are ten times the mean return on test data. A model that it saves decides from five covariates, "z1" to "z5".
-    """
-    with _one_sentence():
-        folder = directory(out)
-        from drolayers.problems import Portfolio, PortfolioData
-
-        built = Portfolio(assets, binaries, group)
-        held = max(1, points // 5)
-        everything = PortfolioData.generate(assets, points + held + test_points, data_seed)
-        training, held_out, test = everything.split(points, held, test_points)
-        settings = {"pretrain_epochs": pretrain_epochs, "epochs": epochs, "batch_size": batch_size, "lr": lr}
-        learners = _learn(
-            built, folder, (training.Z, training.Y), (held_out.Z, held_out.Y), settings, seed, resume, quiet
-        )
-
-        scores = {
-            name: float((built.weights(learner.decide(test.Z)) * test.Y).sum(1).mean())
-            for name, learner in learners.items()
-        }
-        scores["equal weights"] = float(test.Y.mean())
-        scores["Bayes-optimal (true means)"] = float(built.best_return(test.mean).mean())
-        rows = [{"method": name, "score": 10 * value} for name, value in scores.items()]
-        note = {"problem": "portfolio", "options": {"assets": assets, "binaries": binaries, "group": group}}
-        _finish(folder, f"Portfolio, {assets} assets, {points} points", rows, learners, note, settings, seed)
+    with one_sentence():
+        own = _Own.read(problem)
+        folder = directory(out or Path("runs") / problem.stem)
+        covariates, outcomes = own.columns(tables.header(data), str(data))
+        rows = tables.read(data, [*covariates, *outcomes])
+        held = int(test_share * len(rows))
+        if len(rows) - held < 2:
+            raise ShapeError(f"{data} leaves {len(rows) - held} rows to learn from: give more, or a smaller share.")
+        Z, Y = [row[: len(covariates)] for row in rows], [row[len(covariates) :] for row in rows]
+        kept = len(rows) - held
+        trainings = _learn(own, folder, (Z[:kept], Y[:kept]), resume, not quiet and sys.stderr.isatty())
+        found = _compare(own.problem, trainings, (Z, Y), kept) if held else []
+        note = {"problem": PROBLEM, "covariates": covariates, "outcomes": outcomes}
+        list(trainings.values())[-1].save(folder / MODEL, note)
+        (folder / PROBLEM).write_bytes(problem.read_bytes())
+        written = {**note, "rows": found, "written": time.strftime("%Y-%m-%d %H:%M")}
+        (folder / RESULTS).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        _show(f"{problem.stem}: {kept} rows to learn from, {held} to compare on", found)
+        Console().print(f"Saved in {folder}: {MODEL}, {PROBLEM}, {RESULTS}, and logs for TensorBoard.", highlight=False)
 
 
 @app.command()
@@ -170,16 +96,18 @@ def decide(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="CSV file to write; standard output without.")
     ] = None,
+    problem: Annotated[
+        Path | None, typer.Option(help="The Python file of the problem; the copy beside the model unless given.")
+    ] = None,
 ) -> None:
     """Decide for the contexts of a CSV file with a model that [bold]run[/] saved.
 
     The file needs the model's covariates as columns (others are ignored). Every row is answered with the decision, by
     variable, and a status; a row without a decision is left empty.
     """
-    with _one_sentence():
-        learner, covariates = _load(model)
-        contexts = _read(data, covariates)
-        decision = learner.decision(contexts)
+    with one_sentence():
+        learner, covariates = _load(model, problem)
+        decision = learner.decision(tables.read(data, covariates))
         names = [
             f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
             for variable in decision.best
@@ -192,110 +120,15 @@ def decide(
             ["" if number != number else repr(number) for number in row] + [str(status)]
             for row, status in zip(values, decision.statuses, strict=True)
         ]
-        if output is None:
-            _write(sys.stdout, [*names, "status"], rows)
-        else:
-            with output.open("w", newline="", encoding="utf-8") as file:
-                _write(file, [*names, "status"], rows)
+        tables.write(output, [*names, "status"], rows)
         missing = int((~decision.ok).sum())
         if missing:
             advice = " ".join(sorted({s.advice for s in decision.statuses if not s.ok}))
             raise ModelError(f"{missing} of {len(rows)} contexts have no decision: {advice}")
 
 
-@app.command()
-def reproduce(
-    only: Annotated[
-        list[str] | None, typer.Option(help="An experiment: newsvendor, portfolio, mixed, robustness or time; repeat.")
-    ] = None,
-    protocol: Annotated[
-        list[str] | None, typer.Option(help="paper, paper-published-weights or strong; repeat. All unless given.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of everything that is random.")] = 10,
-    quick: Annotated[bool, typer.Option("--quick", help="Everything, small and with one seed, in minutes.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for results; what is finished in it is not run again.")] = Path(
-        "runs/reproduce"
-    ),
-) -> None:
-    """Repeat the experiments of the paper, and one of ours; an interrupted run goes on where it stopped.
-
-    Results are one file a task, and all of them in results.csv. Read them with [bold]report[/].
-    """
-    with _one_sentence():
-        folder = directory(out)
-        from drolayers.experiments.reproduce import plan
-        from drolayers.experiments.reproduce import reproduce as run_plan
-
-        rows, failures = run_plan(plan(only or (), protocol or (), seeds, quick), folder, jobs)
-        print(f"{len(rows)} figures in {folder / 'results.csv'}")
-        for failure in failures:
-            print(f"drolayers: {failure}", file=sys.stderr)
-        if failures:
-            raise ModelError(
-                f"{len(failures)} tasks failed and all others are kept: run the same command to try again."
-            )
-
-
-@app.command()
-def bench(
-    assets: Annotated[list[int] | None, typer.Option(min=5, help="Numbers of assets; 100, 200, 400 and 800.")] = None,
-    group: Annotated[list[int] | None, typer.Option(min=1, help="Assets that share a bound; 1 and 4.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed, after two that are not.")] = 5,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-) -> None:
-    """Time one training step of the mixed-integer portfolio by stage: batch 100, T = 3, S = 4.
-
-    Peers are timed beside it by benchmarks/step.py in the repository.
-    """
-    with _one_sentence():
-        import torch
-
-        from drolayers.experiments.step import STAGES, Step, growth
-
-        if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-            raise ModelError(f"There is no device {device!r} here: choose cpu, or cuda where there is a GPU.")
-        sizes = assets or [100, 200, 400, 800]
-        for size, shared in ((size, shared) for size in sizes for shared in group or [1, 4]):
-            if size % shared:
-                raise ModelError(f"{size} assets cannot be put into groups of {shared}: choose a divisor.")
-        table = Table(title="Seconds a step")
-        for column in ("assets", "bounds", *STAGES, "all", "GB"):
-            table.add_column(column, justify="right")
-        notes = []
-        for shared in group or [1, 4]:
-            found = []
-            for size in sizes:
-                found.append(Step(size, shared, device=device).measure(steps))
-                seconds = [f"{found[-1].seconds[stage]:.4f}" for stage in STAGES]
-                memory = f"{found[-1].memory / 1e9:.2f}"
-                table.add_row(str(size), str(size // shared), *seconds, f"{found[-1].total:.3f}", memory)
-            if len(found) > 1:
-                notes.append(f"Groups of {shared}: time grows with n^{growth(found[0], found[-1]):.2f}.")
-        console = Console()
-        console.print(table)
-        for note in notes:
-            console.print(note, highlight=False)
-
-
-@app.command()
-def report(
-    source: Annotated[Path, typer.Option("--from", help="Folder that [bold]reproduce[/] wrote.")] = Path(
-        "runs/reproduce"
-    ),
-    out: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("report.html"),
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown to this file.")] = None,
-) -> None:
-    """Write one self-contained page with the results of [bold]reproduce[/] beside the paper's."""
-    with _one_sentence():
-        from drolayers.experiments.report import write_report
-
-        for path in write_report(source, out, markdown):
-            print(f"Wrote {path}")
-
-
 @contextmanager
-def _one_sentence() -> Iterator[None]:
+def one_sentence() -> Iterator[None]:
     """What goes wrong in use is told in one sentence; faults of the program keep their traceback."""
     try:
         yield
@@ -307,138 +140,119 @@ def _one_sentence() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+@dataclass(frozen=True)
+class _Own:
+    """What a user's Python file defines."""
+
+    problem: DecisionProblem
+    learner: DecisionFocusedLearner
+    covariates: list[str] | None
+    outcomes: list[str] | None
+
+    @classmethod
+    def read(cls, path: Path) -> _Own:
+        """Run the file, as Python would, with its own folder to import from."""
+        from drolayers.learning import DecisionFocusedLearner
+        from drolayers.problem import DecisionProblem
+
+        if not path.is_file():
+            raise ModelError(f"{path} is no file: give a Python file that defines problem = dro.DecisionProblem(...).")
+        sys.path.insert(0, str(path.resolve().parent))
+        try:
+            found = runpy.run_path(str(path), run_name="drolayers_problem")
+        except DROError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{path} could not be run: {type(error).__name__}: {error}") from error
+        finally:
+            sys.path.pop(0)
+        if not isinstance(found.get("problem"), DecisionProblem):
+            raise ModelError(f"{path} does not define problem = dro.DecisionProblem(...).")
+        learner = found.get("learner")
+        if learner is None:
+            learner = DecisionFocusedLearner(found["problem"])
+        if not isinstance(learner, DecisionFocusedLearner) or learner.problem is not found["problem"]:
+            raise ModelError(f"learner in {path} must be a dro.DecisionFocusedLearner of its problem, not {learner!r}.")
+        for name in ("covariates", "outcomes"):
+            value = found.get(name)
+            if value is not None and not (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)):
+                raise ModelError(f"{name} in {path} must be a list of column names, not {value!r}.")
+        named = (list(found[name]) if found.get(name) is not None else None for name in ("covariates", "outcomes"))
+        return cls(found["problem"], learner, *named)
+
+    def columns(self, header: Sequence[str], data: str) -> tuple[list[str], list[str]]:
+        """The names of covariates and outcomes among the columns of a file."""
+        dim = self.problem.ambiguity.y.dim
+        outcomes = list(header[-dim:]) if self.outcomes is None else self.outcomes
+        covariates = self.covariates or [name for name in header if name not in outcomes]
+        if len(outcomes) != dim:
+            raise ShapeError(f"y has {dim} entries, but there are {len(outcomes)} outcomes: {outcomes}.")
+        if not covariates:
+            raise ShapeError(f"{data} has {len(header)} columns, none of them a covariate beside {dim} outcomes.")
+        return covariates, outcomes
+
+
 def _learn(
-    built: Newsvendor | Portfolio,
-    folder: Path,
-    training: tuple[np.ndarray, np.ndarray],
-    held_out: tuple[np.ndarray, np.ndarray],
-    settings: dict[str, Any],
-    seed: int,
-    resume: bool,
-    quiet: bool,
+    own: _Own, folder: Path, data: tuple[Any, Any], resume: bool, progress: bool
 ) -> dict[str, DecisionFocusedLearner]:
-    """Both kinds of learner, or the first alone where no epochs are asked for; the second goes on from the first."""
-    from drolayers.learning import DecisionFocusedLearner
+    """A learner that fits sets to data, and one that goes on from it and trains on decisions, where that was asked."""
+    from sklearn.base import clone
 
-    learners = {}
-    for strategy in ("prediction", "decision") if settings["epochs"] else ("prediction",):
-        learner = DecisionFocusedLearner(
-            built.problem,
-            strategy=strategy,
-            seed=seed,
-            directory=folder / "training",
-            resume=resume or strategy == "decision",
-            progress=not quiet and sys.stderr.isatty(),
-            **settings,
-        )
-        learners[f"{strategy}-focused"] = learner.fit(*training, validation=held_out)
-    return learners
+    found = {}
+    for strategy in ("prediction", "decision") if own.learner.strategy == "decision" else ("prediction",):
+        going_on = resume or strategy == "decision"
+        settings = {"directory": folder / "training", "resume": going_on, "progress": progress, "strategy": strategy}
+        found[f"{strategy}-focused"] = clone(own.learner).set_params(**settings).fit(*data)
+    return found
 
 
-def _stock(built: Newsvendor, learner: DecisionFocusedLearner) -> Any:
-    """A learner as a policy of the newsvendor."""
+def _compare(
+    problem: DecisionProblem, learners: dict[str, DecisionFocusedLearner], data: tuple[Any, Any], kept: int
+) -> list[dict[str, Any]]:
+    """Mean costs on the rows behind the first ``kept``, with their standard errors."""
+    import torch
 
-    def policy(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        decision = learner.decide(Z)
-        return decision[built.retail], decision[built.wholesale]
+    from drolayers.baselines import WeightedSampleAverage
 
-    return policy
-
-
-def _finish(
-    folder: Path,
-    title: str,
-    rows: Sequence[dict[str, Any]],
-    learners: dict[str, DecisionFocusedLearner],
-    note: dict[str, Any],
-    settings: dict[str, Any],
-    seed: int,
-) -> None:
-    """Save the last learner and the results, and show them."""
-    list(learners.values())[-1].save(folder / MODEL, note)
-    results = {
-        **note,
-        "seed": seed,
-        "settings": settings,
-        "rows": list(rows),
-        "written": time.strftime("%Y-%m-%d %H:%M"),
+    Z, Y = torch.tensor(data[0], dtype=torch.float64), torch.tensor(data[1], dtype=torch.float64)
+    policies: dict[str, Any] = {
+        "weighted sample average": WeightedSampleAverage(problem).fit(Z[:kept], Y[:kept]),
+        **learners,
     }
-    (folder / RESULTS).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    rows = []
+    for name, policy in policies.items():
+        decided = policy.decide(Z[kept:])
+        cost = problem.loss({variable: torch.as_tensor(value) for variable, value in decided.items()}, Y[kept:])
+        cost = cost[cost.isfinite()]
+        error = float(cost.std() / len(cost) ** 0.5) if len(cost) > 1 else float("nan")
+        mean = float(cost.mean()) if len(cost) else float("nan")
+        rows.append({"method": name, "mean cost": mean, "standard error": error, "decided": len(cost)})
+    return rows
+
+
+def _show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """A table, where there is something to show."""
+    if not rows:
+        return
     table = Table(title=title)
     for name in rows[0]:
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
-        table.add_row(*(value if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
-    console = Console()
-    console.print(table)
-    console.print(f"Saved in {folder}: {MODEL}, {RESULTS}, and logs for TensorBoard.", highlight=False)
+        table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console().print(table)
 
 
-def _load(path: Path) -> tuple[DecisionFocusedLearner, tuple[str, ...]]:
+def _load(path: Path, problem: Path | None) -> tuple[DecisionFocusedLearner, list[str]]:
     """A model saved by ``run``, with the names of its covariates."""
     from drolayers.learning import DecisionFocusedLearner
     from drolayers.learning.storage import read_header
-    from drolayers.problems import BUILT_IN
 
     file = path / MODEL if path.is_dir() else path
     header = read_header(file)
     note = header["note"] if isinstance(header.get("note"), dict) else {}
-    name = note.get("problem")
-    if name not in BUILT_IN:
-        raise ModelError(
-            f"{file} does not name a built-in problem: load it in Python, with the problem it was made for."
-        )
-    try:
-        built = BUILT_IN[name](**note["options"])
-    except (TypeError, KeyError) as error:
-        raise ModelError(f"{file} describes its problem badly: {error}.") from error
-    return DecisionFocusedLearner.load(file, built.problem), built.covariates
-
-
-def _read(path: Path, columns: Sequence[str]) -> list[list[float]]:
-    """The named columns of a CSV file."""
-    if str(path) == "-":
-        return _table(sys.stdin, "standard input", columns)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return _table(file, str(path), columns)
-
-
-def _table(file: TextIO, name: str, columns: Sequence[str]) -> list[list[float]]:
-    """The named columns of an open CSV file."""
-    try:
-        reader = csv.DictReader(file, skipinitialspace=True, strict=True)
-        found = [field.strip() for field in reader.fieldnames or []]
-        if missing := [column for column in columns if column not in found]:
-            raise ShapeError(f"{name} lacks the columns {missing}; it has {found}.")
-        reader.fieldnames = found
-        rows = list(reader)
-    except csv.Error as error:
-        raise ShapeError(f"{name} is not a CSV file: {error}.") from error
-    if not rows:
-        raise ShapeError(f"{name} has a header but no rows.")
-    values = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            values.append([float(row[column]) for column in columns])
-        except (TypeError, ValueError):
-            entries = [row[column] for column in columns]
-            raise ShapeError(
-                f"Line {number} of {name} needs a number in each of {list(columns)}, not {entries}."
-            ) from None
-    return values
-
-
-def _write(file: TextIO, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A CSV file."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-
-
-def main() -> None:
-    """The command ``drolayers``."""
-    app()
-
-
-if __name__ == "__main__":
-    main()
+    covariates = note.get("covariates")
+    if not isinstance(covariates, list):
+        raise ModelError(f"{file} was not saved by 'drolayers run': load it in Python, with the problem it is for.")
+    own = _Own.read(problem or file.parent / PROBLEM)
+    given = {name: getattr(own.learner, name) for name in ("model", "nominal")}
+    return DecisionFocusedLearner.load(file, own.problem, **given), covariates

@@ -14,13 +14,15 @@ from torch import Tensor
 from drolayers.ambiguity.base import Nominal
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
+from drolayers.extras import require
 from drolayers.layer import Decision, DROLayer
-from drolayers.learning import DecisionFocusedLearner
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from drolayers.learning import DecisionFocusedLearner
 
 __all__ = ["candidates", "price_of_robustness", "training", "worst_case"]
 
@@ -223,11 +225,10 @@ def _position(item: int, batch: int) -> int:
 
 def _panels(axes: Axes | Sequence[Axes] | None, count: int) -> list[Axes]:
     """As many axes as are needed, those given or new ones."""
-    from matplotlib.axes import Axes as MatplotlibAxes
+    MatplotlibAxes = require("matplotlib.axes", "plot").Axes
 
     if axes is None:
-        from matplotlib import pyplot
-
+        pyplot = require("matplotlib.pyplot", "plot")
         columns = min(count, 4)
         rows = -(-count // columns)
         size = (5.2, 3.6) if count == 1 else (3.0 * columns, 2.4 * rows)

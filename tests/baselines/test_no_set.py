@@ -9,7 +9,7 @@ from drolayers.ambiguity.moments import Norm
 from drolayers.baselines import MeanPrediction, NoSet
 from drolayers.baselines.no_set import SIGMA
 from drolayers.baselines.sibling import sibling
-from drolayers.problems import Newsvendor, Portfolio
+from research.problems import Newsvendor, Portfolio
 from tests.baselines.problems import Shop, sales
 
 

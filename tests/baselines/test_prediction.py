@@ -6,7 +6,7 @@ import torch
 
 import drolayers as dro
 from drolayers.baselines import FullKnowledge, MeanPrediction, PredictionFocused
-from drolayers.problems import Newsvendor, Portfolio
+from research.problems import Newsvendor, Portfolio
 from tests.baselines.problems import Shop, sales
 
 

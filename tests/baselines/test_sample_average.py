@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 import drolayers as dro
 from drolayers.baselines import SampleAverage, WeightedSampleAverage
 from drolayers.baselines.sibling import ExpectedCost, affine
-from drolayers.problems import Portfolio
+from research.problems import Portfolio
 from tests.baselines.problems import Shop, sales
 
 

@@ -21,8 +21,8 @@ from drolayers.conic.interior.method import Algebra, Goal
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.units import Units
-from drolayers.problems import Newsvendor, Portfolio
 from drolayers.status import Derivative, Status
+from research.problems import Newsvendor, Portfolio
 from tests.conic.families import family
 
 SIZES = (1, 3, 17, 70)

@@ -10,7 +10,7 @@ import torch
 
 import drolayers as dro
 from drolayers.conic.interior.arrow import ArrowPlan, system_pattern
-from drolayers.problems import Newsvendor
+from research.problems import Newsvendor
 
 
 def _items(count: int) -> ArrowPlan:

@@ -13,8 +13,8 @@ from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError
-from drolayers.problems import Newsvendor, Portfolio
 from drolayers.status import Status
+from research.problems import Newsvendor, Portfolio
 from tests.conic.families import family
 
 

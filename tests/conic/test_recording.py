@@ -13,8 +13,8 @@ from drolayers.conic.interior.batch import rounded
 from drolayers.conic.interior.torch_algebra import SystemPlan
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.solvers.interior import Interior
-from drolayers.problems import Newsvendor
 from drolayers.status import Status
+from research.problems import Newsvendor
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

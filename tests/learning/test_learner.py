@@ -15,7 +15,7 @@ from torch import nn
 import drolayers as dro
 from drolayers.conic import Exact, Smoothed
 from drolayers.learning import Annealed, SetModel
-from drolayers.problems import Portfolio, PortfolioData
+from research.problems import Portfolio, PortfolioData
 from tests.learning.small import learner, sales, shop, weights
 
 

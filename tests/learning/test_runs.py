@@ -19,7 +19,7 @@ from torch import nn
 
 import drolayers as dro
 from drolayers.learning import storage
-from drolayers.problems import Portfolio, PortfolioData
+from research.problems import Portfolio, PortfolioData
 from tests.learning.small import learner, sales, shop, weights
 
 ROOT = Path(__file__).parents[2]

@@ -18,11 +18,10 @@ from typing import Any
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from drolayers.errors import ModelError, ShapeError
+from drolayers.extras import require
 
 FORMAT = 1
 
@@ -281,16 +280,19 @@ class ConeProgram:
             "variables": [asdict(slot) for slot in self.variables],
             "parameters": [asdict(slot) for slot in self.parameters],
         }
-        save_file(tensors, str(path), metadata={"drolayers": json.dumps(header)})
+        require("safetensors.torch", "learning").save_file(
+            tensors, str(path), metadata={"drolayers": json.dumps(header)}
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> ConeProgram:
         """Read a program written by :meth:`save`; only tensors and JSON are read, never code."""
+        safetensors = require("safetensors", "learning")
         try:
-            with safe_open(str(path), framework="pt") as stored:
+            with safetensors.safe_open(str(path), framework="pt") as stored:
                 header = json.loads((stored.metadata() or {}).get("drolayers", "{}"))
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
-        except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        except (OSError, safetensors.SafetensorError, json.JSONDecodeError) as error:
             raise ModelError(f"{path} cannot be read as a compiled program: {error}.") from error
         if header.get("format") != FORMAT:
             raise ModelError(f"{path} is not a compiled program of format {FORMAT}: compile and save it again.")

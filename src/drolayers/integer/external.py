@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from joblib import Parallel, delayed
 
 from drolayers.conic import ConeProgram, Cones, Engine, Values
-from drolayers.errors import MissingExtraError, ModelError
+from drolayers.errors import ModelError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import Candidates, check_count, usable_items
 from drolayers.integer.pool import Pool
@@ -196,15 +195,3 @@ def check_cones(program: ConeProgram, allowed: frozenset[str], quadratic: bool, 
         missing.append("a quadratic objective")
     if missing:
         raise ModelError(f"Oracle {name!r} cannot handle {', '.join(missing)}: use oracle='branch_and_bound'.")
-
-
-def require(package: str, extra: str) -> Any:
-    """An optional package, or a sentence on how to get it."""
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{package} is not installed: install drolayers[{extra}] for oracle={extra!r}."
-        ) from error

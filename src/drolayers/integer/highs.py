@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
-from drolayers.integer.external import Found, Instance, check_cones, exclusion, require, stacked, top
+from drolayers.extras import require
+from drolayers.integer.external import Found, Instance, check_cones, exclusion, stacked, top
 from drolayers.integer.feasibility import feasible_points
 from drolayers.integer.oracle import Candidates
 from drolayers.status import Status

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from drolayers.extras import require
 from drolayers.nominal.base import NominalDistribution, excluded, positive
 
 _TABLES = ("left", "right", "feature", "leaf")
@@ -62,11 +63,9 @@ class Forest(NominalDistribution):
 
     def learn(self) -> None:
         """Grow the forest on standardised outcomes, and keep its trees as tables (tree, node)."""
-        from sklearn.ensemble import RandomForestRegressor
-
         deviation = self.outcomes.std(0, correction=0)
         outcomes = self.outcomes / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-        forest = RandomForestRegressor(
+        forest = require("sklearn.ensemble", "learning").RandomForestRegressor(
             self.trees,
             min_samples_leaf=self.min_leaf,
             max_depth=self.max_depth,

@@ -1,0 +1,24 @@
+"""Optional packages: looked for where they are needed, and named in one sentence where they are missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from drolayers.errors import MissingExtraError
+
+
+def require(module: str, extra: str) -> Any:
+    """An optional module."""
+    needs(extra, module.split(".")[0])
+    return import_module(module)
+
+
+def needs(extra: str, *packages: str) -> None:
+    """Raise unless all packages of an extra can be imported."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        verb = "is" if len(missing) == 1 else "are"
+        raise MissingExtraError(
+            f"{', '.join(missing)} {verb} not installed: pip install 'drolayers[{extra}]' brings what is missing."
+        )

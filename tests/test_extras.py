@@ -1,0 +1,67 @@
+"""The layer needs the core packages only, and whatever needs more says its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+EXTRAS = ("lightning", "tensorboard", "sklearn", "safetensors", "matplotlib", "typer", "rich", "joblib", "pandas")
+BARE = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
+
+LAYER = """
+import cvxpy as cp
+import torch
+
+import drolayers as dro
+
+y = dro.Uncertain(2, support=dro.support.Nonnegative())
+x, lots = cp.Variable(2, nonneg=True), cp.Variable(2, boolean=True)
+cost = cp.sum(cp.maximum(3 * (y - x - 2 * lots), x + 2 * lots - y)) + 0.5 * cp.sum(lots)
+ambiguity = dro.MomentSet.grouped(y, 1)
+problem = dro.DecisionProblem(cost, [], ambiguity)
+layer = dro.DROLayer(problem, candidates=2)
+z, demand = torch.randn(30, 1).double(), torch.rand(30, 2).double()
+nominal = dro.nominal.KNN(k=5).fit(z, demand)
+theta = torch.tensor([[6.0, 5.0, 1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+decision = layer(dro.Projection(ambiguity)(theta, nominal(z[:1])))
+problem.loss(decision.best, demand[:1]).sum().backward()
+assert decision.ok.all() and theta.grad.isfinite().all() and theta.grad.abs().sum() > 0
+print("decided")
+"""
+
+CALLS = {
+    "learning": "import drolayers as dro; dro.DecisionFocusedLearner",
+    "baselines": "import drolayers as dro; dro.baselines",
+    "forest": "import drolayers as dro, torch; dro.nominal.Forest().fit(torch.rand(9, 1), torch.rand(9, 1))",
+    "plot": "from drolayers.plot import _panels; _panels(None, 1)",
+    "cli": "import drolayers.cli",
+}
+
+
+def bare(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code where the extras cannot be imported."""
+    return subprocess.run([sys.executable, "-c", BARE + code], capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_layer_works_without_extras() -> None:
+    done = bare(LAYER)
+    assert done.stdout == "decided\n", done.stderr
+
+
+@pytest.mark.parametrize("part", CALLS)
+def test_what_needs_more_says_its_name(part: str) -> None:
+    extra = {"baselines": "learning", "forest": "learning"}.get(part, part)
+    done = bare(CALLS[part])
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("drolayers.errors.MissingExtraError")
+    assert f"pip install 'drolayers[{extra}]'" in last
+
+
+def test_the_command_says_it_in_one_sentence() -> None:
+    done = bare("from drolayers.__main__ import main; main()")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("drolayers: typer, rich are not installed: pip install 'drolayers[cli]'")
+    assert len(done.stderr.splitlines()) == 1
