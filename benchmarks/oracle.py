@@ -85,7 +85,7 @@ def compare(ours: Candidates, theirs: Candidates) -> str:
 def timed(oracle: Oracle, program: ConeProgram, theta: torch.Tensor) -> tuple[Candidates, float]:
     """Candidates, and the processor time that they took."""
     start = time.process_time()
-    found = oracle.top(program, theta, COUNT)
+    found = oracle.best(program, program.values(theta), COUNT)
     return found, time.process_time() - start
 
 

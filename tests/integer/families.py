@@ -9,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 import torch
 
-from drolayers.conic import ConeProgram
+from drolayers.conic import ConeProgram, Values
 from drolayers.conic.compile import compile_program
 
 
@@ -19,6 +19,11 @@ class Family:
 
     program: ConeProgram
     theta: torch.Tensor
+
+    @property
+    def values(self) -> Values:
+        """The numbers of every program."""
+        return self.program.values(self.theta)
 
 
 def portfolio(rng: np.random.Generator, batch: int, assets: int = 24, group: int = 4, mixed: bool = False) -> Family:

@@ -6,13 +6,11 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Boxes
-from drolayers.integer.feasibility import Screen, feasible_points
+from drolayers.integer.feasibility import Screen
 from drolayers.integer.oracle import Candidates, check_count, usable_items
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
@@ -33,12 +31,8 @@ class Enumeration:
     memory: float = 1e9
     name: str = "enumeration"
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program."""
         start, count, batch = time.perf_counter(), check_count(count), len(values)
         box = all_points(program, self.limit)
         values, good = usable_items(values)
@@ -78,15 +72,6 @@ class Enumeration:
             time=time.perf_counter() - start,
             oracle=self.name,
         )
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points, self.memory)
 
 
 def box_size(program: ConeProgram) -> float:

@@ -138,7 +138,6 @@ def feasible_points(
     program: ConeProgram,
     values: Values,
     points: Float[Tensor, "batch candidate integer"],
-    memory: float = 1e9,
 ) -> Bool[Tensor, "batch candidate"]:
     """Whether integer points admit a feasible continuous part; items with NaN have none."""
     check_points(program, len(values), points)
@@ -156,7 +155,7 @@ def feasible_points(
         key = item[undecided] if screen.common else np.arange(undecided.size)
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         asked = undecided[first]
-        answer[undecided] = admits(Boxes(engine, program, values, memory), item[asked], flat[asked])[inverse]
+        answer[undecided] = admits(Boxes(engine, program, values), item[asked], flat[asked])[inverse]
     return torch.from_numpy(answer.reshape(batch, count)).to(points.device)
 
 

@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.integer.external import Found, Instance, check_cones, exclusion, require, stacked, top
-from drolayers.integer.feasibility import feasible_points
 from drolayers.integer.oracle import Candidates
 from drolayers.status import Status
 
@@ -33,25 +30,12 @@ class HiGHS:
     jobs: int = -1
     name: str = "highs"
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program."""
         require("highspy", "highs")
         check_cones(program, frozenset({"zero", "nonneg"}), False, self.name)
         worker = _Worker(self.tolerance, self.time_limit)
         return top(worker, self.engine, program, values, count, self.jobs, self.name)
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points)
 
 
 @dataclass(frozen=True)

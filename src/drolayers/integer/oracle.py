@@ -78,19 +78,16 @@ class Oracle(Protocol):
     def name(self) -> str:
         """What messages call it."""
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The ``count`` best integer points for every row of theta; ties go to the lexicographically smaller point."""
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program, those of equal objective in lexicographic order.
 
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The same for programs whose numbers are at hand already."""
+        Which of several points that tie for the last slots are among them is the oracle's choice.
 
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
+        Args:
+            program: the structure that all programs share.
+            values: their numbers, ``program.values(theta)``.
+            count: T.
+        """
 
 
 def check_count(count: int) -> int:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
@@ -43,22 +40,9 @@ class Auto:
             return Enumeration(self.engine)
         return make_oracle("branch_and_bound", self.engine)
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.choose(program).top(program, theta, count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        return self.choose(program).top_values(program, values, count)
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return self.choose(program).is_feasible(program, theta, points)
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program."""
+        return self.choose(program).best(program, values, count)
 
 
 def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "auto") -> Oracle:
@@ -69,8 +53,11 @@ def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "
         engine: what certifies points and solves relaxations; ignored for an object, which has its own.
     """
     if not isinstance(oracle, str):
-        if not isinstance(oracle, Oracle):
-            raise ModelError(f"{oracle!r} is no oracle: it needs name, top, top_values and is_feasible.")
+        # A class is none either, although it has both.
+        if isinstance(oracle, type) or not isinstance(oracle, Oracle) or not callable(oracle.best):
+            raise ModelError(
+                f"{oracle!r} is no oracle: it must be a name or an object with name and best(program, values, count)."
+            )
         return oracle
     made = make_engine(engine)
     if oracle == "auto":
