@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
-from drolayers.integer.oracle import Candidates, check_count
+from drolayers.integer.oracle import Candidates
 from drolayers.integer.search import Search
 
 
@@ -37,13 +37,4 @@ class BranchAndBound:
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
-        return Search(
-            self.engine,
-            program,
-            values,
-            check_count(count),
-            node_limit=self.node_limit,
-            time_limit=self.time_limit,
-            fill=self.fill,
-            memory=self.memory,
-        ).run(self.name)
+        return Search(self, program, values, count).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.feasibility import Screen
-from drolayers.integer.oracle import Candidates, check_count, usable_items
+from drolayers.integer.oracle import Candidates
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
 
@@ -33,14 +32,10 @@ class Enumeration:
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
-        start, count, batch = time.perf_counter(), check_count(count), len(values)
-        box = all_points(program, self.limit)
-        values, good = usable_items(values)
-        finite = good.cpu().numpy()
-        usable = np.flatnonzero(finite)
-        screen, boxes = Screen.of(program, values), Boxes(self.engine, program, values, self.memory)
-        pool = Pool(program, batch, count)
-        failed, unbounded = np.zeros(batch, dtype=bool), np.zeros(batch, dtype=bool)
+        pool, box = Pool(program, values, count), all_points(program, self.limit)
+        usable = np.flatnonzero(pool.good)
+        screen, boxes = Screen.of(program, pool.values), Boxes(self.engine, program, pool.values, self.memory)
+        failed, unbounded = np.zeros((2, len(values)), dtype=bool)
         rounds = relaxations = 0
         # Points are combined with items piece by piece, so that neither product is ever held at once.
         per_piece = max(1, 16 * boxes.chunk // max(1, usable.size))
@@ -59,19 +54,10 @@ class Enumeration:
         status = np.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
         status = np.where(failed, np.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
         status = np.where(unbounded, int(Status.NO_MINIMUM), status)
-        status = np.where(finite, status, int(Status.FAILED))
+        status = np.where(pool.good, status, int(Status.FAILED))
         gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
-        nodes = np.where(finite, box.shape[0], 0)
-        return pool.candidates(
-            values,
-            status,
-            gap,
-            nodes,
-            rounds=rounds,
-            relaxations=relaxations,
-            time=time.perf_counter() - start,
-            oracle=self.name,
-        )
+        nodes = np.where(pool.good, box.shape[0], 0)
+        return pool.candidates(self.name, status, gap, nodes, rounds, relaxations)
 
 
 def box_size(program: ConeProgram) -> float:

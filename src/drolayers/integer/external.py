@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from joblib import Parallel, delayed
 from drolayers.conic import ConeProgram, Cones, Engine, Values
 from drolayers.errors import MissingExtraError, ModelError
 from drolayers.integer.boxes import Boxes
-from drolayers.integer.oracle import Candidates, check_count, usable_items
+from drolayers.integer.oracle import Candidates
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
 
@@ -105,22 +104,19 @@ def top(
     worker: Worker, engine: Engine, program: ConeProgram, values: Values, count: int, jobs: int, name: str
 ) -> Candidates:
     """Ask a solver for every item, certify what it returns, and ask again where too little of it stands."""
-    start, count = time.perf_counter(), check_count(count)
-    values, good = usable_items(values)
-    finite = good.cpu().numpy()
-    batch = finite.size
-    boxes, pool = Boxes(engine, program, values), Pool(program, batch, count)
-    integers = program.integers.numel()
+    pool = Pool(program, values, count)
+    boxes = Boxes(engine, program, pool.values)
+    batch, integers = len(values), program.integers.numel()
     excluded = [np.zeros((0, integers)) for _ in range(batch)]
     status = np.full(batch, int(Status.FAILED))
-    pending, rounds, relaxations = np.flatnonzero(finite), 0, 0
+    pending, rounds, relaxations = np.flatnonzero(pool.good), 0, 0
     doubtful = np.zeros(batch, dtype=bool)
     for _ in range(_ATTEMPTS):
         if not pending.size:
             break
         missing = count - pool.found[pending]
         answers: list[Found] = Parallel(n_jobs=jobs)(
-            delayed(worker)(Instance.of(program, values, int(i)), int(m), excluded[i])
+            delayed(worker)(Instance.of(program, pool.values, int(i)), int(m), excluded[i])
             for i, m in zip(pending, missing, strict=True)
         )
         item = pending.repeat([f.points.shape[0] for f in answers])
@@ -143,16 +139,7 @@ def top(
     status = np.where(proven & nothing & ~unfinished, int(Status.INFEASIBLE), status)
     status = np.where((status == int(Status.INACCURATE)) & nothing, int(Status.FAILED), status)
     gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
-    return pool.candidates(
-        values,
-        status,
-        gap,
-        np.zeros(batch, dtype=np.int64),
-        rounds=rounds,
-        relaxations=relaxations,
-        time=time.perf_counter() - start,
-        oracle=name,
-    )
+    return pool.candidates(name, status, gap, np.zeros(batch, dtype=np.int64), rounds, relaxations)
 
 
 def exclusion(instance: Instance, point: Array, fresh: int) -> tuple[int, list[tuple[Array, Array, float]]]:

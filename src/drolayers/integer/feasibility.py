@@ -18,8 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
-from drolayers.integer.oracle import check_points, usable_items
+from drolayers.integer.oracle import usable_items
 from drolayers.status import Status
 
 Array = np.ndarray
@@ -140,8 +141,10 @@ def feasible_points(
     points: Float[Tensor, "batch candidate integer"],
 ) -> Bool[Tensor, "batch candidate"]:
     """Whether integer points admit a feasible continuous part; items with NaN have none."""
-    check_points(program, len(values), points)
-    batch, count, _ = points.shape
+    batch, integers = len(values), program.integers.numel()
+    if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
+        raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
+    count = points.shape[1]
     values, good = usable_items(values)
     finite = good.cpu().numpy()
     flat = points.detach().cpu().double().reshape(batch * count, -1).numpy()

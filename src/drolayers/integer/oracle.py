@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
-from drolayers.errors import ModelError, ShapeError
 from drolayers.status import Status
 
 
@@ -88,20 +87,6 @@ class Oracle(Protocol):
             values: their numbers, ``program.values(theta)``.
             count: T.
         """
-
-
-def check_count(count: int) -> int:
-    """How many points are asked for, at least one."""
-    if count < 1:
-        raise ModelError(f"At least one candidate must be asked for, not {count}.")
-    return int(count)
-
-
-def check_points(program: ConeProgram, batch: int, points: Tensor) -> None:
-    """Raise unless points are laid out as ``(batch, candidate, integer)``."""
-    integers = program.integers.numel()
-    if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
-        raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
 
 
 def usable_items(values: Values) -> tuple[Values, Bool[Tensor, "batch"]]:
