@@ -9,7 +9,8 @@ import numpy as np
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
-from drolayers.integer.external import Found, Instance, check_cones, exclusion, require, stacked, top
+from drolayers.integer.external import Found, check_cones, require, stacked, top
+from drolayers.integer.instance import Instance, exclusion
 from drolayers.integer.oracle import Candidates
 from drolayers.status import Status
 

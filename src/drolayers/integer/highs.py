@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
-from drolayers.integer.external import Found, Instance, check_cones, exclusion, require, stacked, top
+from drolayers.integer.external import Found, check_cones, require, stacked, top
+from drolayers.integer.instance import Instance, exclusion
 from drolayers.integer.oracle import Candidates
 from drolayers.status import Status
 
