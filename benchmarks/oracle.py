@@ -26,9 +26,7 @@ import torch
 from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.errors import DROError
-from drolayers.integer import BranchAndBound, Candidates, Oracle
-from drolayers.integer.gurobi import Gurobi
-from drolayers.integer.scip import SCIP
+from drolayers.integer import SCIP, BranchAndBound, Candidates, Gurobi, Oracle
 
 COUNT = 3
 GROUP = 4

@@ -18,7 +18,7 @@ from cvxpylayers.torch import CvxpyLayer
 from torch import Tensor
 
 from drolayers.conic.compile import compile_program
-from drolayers.integer.scip import SCIP
+from drolayers.integer import SCIP
 
 STAGES = ("learning", "projection", "integer", "layer", "backward")
 

@@ -27,12 +27,7 @@ from drolayers.conic.solvers.polished import Polished
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import ACCEPT
 from drolayers.errors import ModelError
-from drolayers.integer.branch_and_bound import BranchAndBound
-from drolayers.integer.enumeration import Enumeration
-from drolayers.integer.feasibility import feasible_points
-from drolayers.integer.gurobi import Gurobi
-from drolayers.integer.highs import HiGHS
-from drolayers.integer.scip import SCIP
+from drolayers.integer import SCIP, BranchAndBound, Enumeration, Gurobi, HiGHS, Oracle, feasible_points
 from drolayers.status import Derivative, Status
 from tests.conic.checks import assert_agrees, assert_gradient, central_differences, symmetric_matrix
 from tests.conic.families import SEMIDEFINITE, family, moment_block
@@ -404,8 +399,8 @@ def test_integers_beside_a_semidefinite_cone() -> None:
     np.testing.assert_array_equal(feasible.numpy(), np.isfinite(values))
 
 
-@pytest.mark.parametrize("oracle", [SCIP(), HiGHS(), Gurobi()], ids=lambda oracle: type(oracle).__name__)
-def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: SCIP | HiGHS | Gurobi) -> None:
+@pytest.mark.parametrize("oracle", [SCIP(), HiGHS(), Gurobi()], ids=lambda oracle: oracle.name)
+def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: Oracle) -> None:
     X, c = cp.Variable((2, 2), PSD=True), cp.Parameter(3)
     program = compile_program(mixed(c, cp.Variable(3, boolean=True), X), [c])
     with pytest.raises(ModelError, match=r"cannot handle psd.*oracle='branch_and_bound'"):

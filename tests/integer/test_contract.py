@@ -13,10 +13,18 @@ import torch
 import drolayers as dro
 from drolayers.conic import ConeProgram, Values, make_engine
 from drolayers.errors import ModelError, ShapeError
-from drolayers.integer import Auto, BranchAndBound, Candidates, Enumeration, Oracle, feasible_points, make_oracle
-from drolayers.integer.gurobi import Gurobi
-from drolayers.integer.highs import HiGHS
-from drolayers.integer.scip import SCIP
+from drolayers.integer import (
+    SCIP,
+    Auto,
+    BranchAndBound,
+    Candidates,
+    Enumeration,
+    Gurobi,
+    HiGHS,
+    Oracle,
+    feasible_points,
+    make_oracle,
+)
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, LINEAR, newsvendor, portfolio

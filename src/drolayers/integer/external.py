@@ -1,18 +1,18 @@
-"""What the oracles built on other solvers share: one instance at a time, in parallel, every point certified."""
+"""Solvers of others as oracles: a record says what a solver is and can, the loop is here, every point is certified."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 
-from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import MissingExtraError, ModelError
 from drolayers.integer.boxes import Boxes
-from drolayers.integer.instance import Instance
+from drolayers.integer.instance import Instance, Row, exclusion
 from drolayers.integer.oracle import Candidates
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
@@ -24,84 +24,165 @@ _ATTEMPTS = 4
 
 
 @dataclass(frozen=True, eq=False)
+class Job:
+    """What a solver is asked: the ``count`` best points of an instance other than those excluded."""
+
+    instance: Instance
+    count: int
+    excluded: Sequence[Array]
+    tolerance: float
+    time_limit: float | None
+    pool: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Found:
-    """What a solver says about one instance: points, best first, and whether they are proven to be the best.
+    """What a solver says: points, best first, and whether they are proven to be the best.
 
     ``exhausted`` means that there are no other feasible points.
     """
 
-    points: Array
+    points: Sequence[Array]
     status: Status
     exhausted: bool = False
 
 
-Worker = Callable[[Instance, int, Array], Found]
-"""The best ``count`` points of an instance other than those excluded."""
+@dataclass(frozen=True)
+class Backend:
+    """A solver of others, as data.
+
+    Args:
+        name: what the oracle, and the extra that installs it, are called.
+        package: what is imported.
+        cones: those that it can represent.
+        worker: does a job, given the package; it runs in another process.
+        tolerance: what it is asked for unless the user says otherwise.
+        quadratic: whether the objective may have a quadratic part.
+        pool: whether one search can return several points.
+    """
+
+    name: str
+    package: str
+    cones: frozenset[str]
+    worker: Callable[[Any, Job], Found]
+    tolerance: float
+    quadratic: bool = True
+    pool: bool = False
+
+    def load(self) -> Any:
+        """The package, or a sentence on how to get it."""
+        try:
+            return import_module(self.package)
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{self.package} is not installed: install drolayers[{self.name}] for oracle={self.name!r}."
+            ) from error
+
+    def check(self, program: ConeProgram) -> None:
+        """Refuse what the solver cannot represent."""
+        missing = sorted(program.cones.kinds - self.cones)
+        if program.quadratic and not self.quadratic:
+            missing.append("a quadratic objective")
+        if missing:
+            raise ModelError(f"Oracle {self.name!r} cannot handle {', '.join(missing)}: use oracle='branch_and_bound'.")
+
+    def do(self, job: Job) -> Found:
+        """Do a job, in whichever process this is."""
+        return self.worker(self.load(), job)
 
 
-def top(
-    worker: Worker, engine: Engine, program: ConeProgram, values: Values, count: int, jobs: int, name: str
-) -> Candidates:
-    """Ask a solver for every item, certify what it returns, and ask again where too little of it stands."""
-    pool = Pool(program, values, count)
-    boxes = Boxes(engine, program, pool.values)
-    batch, integers = len(values), program.integers.numel()
-    excluded = [np.zeros((0, integers)) for _ in range(batch)]
-    status = np.full(batch, int(Status.FAILED))
-    pending, rounds, relaxations = np.flatnonzero(pool.good), 0, 0
-    doubtful = np.zeros(batch, dtype=bool)
-    for _ in range(_ATTEMPTS):
-        if not pending.size:
-            break
-        missing = count - pool.found[pending]
-        answers: list[Found] = Parallel(n_jobs=jobs)(
-            delayed(worker)(Instance.of(program, pool.values, int(i)), int(m), excluded[i])
-            for i, m in zip(pending, missing, strict=True)
+@dataclass(frozen=True, eq=False)
+class External:
+    """A solver of others: one instance at a time, in parallel, each of its points certified by our engine.
+
+    Args:
+        backend: which solver; ``SCIP``, ``Gurobi`` and ``HiGHS`` have theirs already.
+        engine: certifies the points that the solver returns.
+        tolerance: feasibility, integrality and gap asked of the solver; None for what suits it.
+        time_limit: seconds for each solve; None for no limit.
+        jobs: instances at a time, as joblib counts them (-1: all cores).
+        pool: take the points from one search, instead of excluding one by one; None: where the solver can.
+    """
+
+    backend: Backend
+    engine: Engine = field(default_factory=make_engine)
+    tolerance: float | None = None
+    time_limit: float | None = None
+    jobs: int = -1
+    pool: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.backend.name
+
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """Ask the solver for every item, certify what it returns, and ask again where too little of it stands."""
+        from joblib import Parallel, delayed
+
+        self.backend.load()
+        self.backend.check(program)
+        settings = (
+            self.backend.tolerance if self.tolerance is None else self.tolerance,
+            self.time_limit,
+            self.backend.pool if self.pool is None else self.pool,
         )
-        item = pending.repeat([f.points.shape[0] for f in answers])
-        points = np.concatenate([np.zeros((0, integers)), *(f.points for f in answers)])
-        solved = boxes.solve(item, points, points)
-        rounds, relaxations = rounds + 1, relaxations + item.size
-        pool.offer(item, points.astype(np.int64), solved)
-        doubtful[item[solved.status == int(Status.FAILED)]] = True
-        again = []
-        for i, found in zip(pending, answers, strict=True):
-            excluded[i] = np.concatenate([excluded[i], found.points])
-            status[i] = int(found.status)
-            if found.status == Status.OPTIMAL and not found.exhausted and pool.found[i] < count:
-                again.append(i)
-        pending = np.array(again, dtype=np.int64)
-    unfinished = np.isin(np.arange(batch), pending) | doubtful
-    nothing = pool.found == 0
-    proven = status == int(Status.OPTIMAL)
-    status = np.where(proven & unfinished, int(Status.INACCURATE), status)
-    status = np.where(proven & nothing & ~unfinished, int(Status.INFEASIBLE), status)
-    status = np.where((status == int(Status.INACCURATE)) & nothing, int(Status.FAILED), status)
-    gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
-    return pool.candidates(name, status, gap, np.zeros(batch, dtype=np.int64), rounds, relaxations)
+        pool = Pool(program, values, count)
+        boxes = Boxes(self.engine, program, pool.values)
+        batch, integers = len(values), program.integers.numel()
+        excluded: list[list[Array]] = [[] for _ in range(batch)]
+        status = np.full(batch, int(Status.FAILED))
+        pending, rounds, relaxations = np.flatnonzero(pool.good), 0, 0
+        doubtful = np.zeros(batch, dtype=bool)
+        for _ in range(_ATTEMPTS):
+            if not pending.size:
+                break
+            missing = count - pool.found[pending]
+            jobs = (
+                Job(Instance.of(program, pool.values, int(i)), int(m), excluded[i], *settings)
+                for i, m in zip(pending, missing, strict=True)
+            )
+            answers: list[Found] = Parallel(n_jobs=self.jobs)(delayed(self.backend.do)(job) for job in jobs)
+            item = pending.repeat([len(found.points) for found in answers])
+            points = np.array([p for found in answers for p in found.points]).reshape(item.size, integers)
+            solved = boxes.solve(item, points, points)
+            rounds, relaxations = rounds + 1, relaxations + item.size
+            pool.offer(item, points.astype(np.int64), solved)
+            doubtful[item[solved.status == int(Status.FAILED)]] = True
+            again = []
+            for i, found in zip(pending, answers, strict=True):
+                excluded[i] += found.points
+                status[i] = int(found.status)
+                if found.status == Status.OPTIMAL and not found.exhausted and pool.found[i] < count:
+                    again.append(i)
+            pending = np.array(again, dtype=np.int64)
+        unfinished = np.isin(np.arange(batch), pending) | doubtful
+        nothing = pool.found == 0
+        proven = status == int(Status.OPTIMAL)
+        status = np.where(proven & unfinished, int(Status.INACCURATE), status)
+        status = np.where(proven & nothing & ~unfinished, int(Status.INFEASIBLE), status)
+        status = np.where((status == int(Status.INACCURATE)) & nothing, int(Status.FAILED), status)
+        gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
+        return pool.candidates(self.name, status, gap, np.zeros(batch, dtype=np.int64), rounds, relaxations)
 
 
-def stacked(points: list[Array], instance: Instance) -> Array:
-    """A list of points as an array."""
-    return np.array(points).reshape(len(points), instance.integers.size)
+def one_by_one(job: Job, solve: Callable[[], Found], add: Callable[[int, list[Row]], None]) -> Found:
+    """Solve, exclude what was found, solve again, until there are enough points or no others; with a pool, solve once.
 
-
-def check_cones(program: ConeProgram, allowed: frozenset[str], quadratic: bool, name: str) -> None:
-    """Refuse what a solver cannot represent."""
-    missing = sorted(program.cones.kinds - allowed)
-    if program.quadratic and not quadratic:
-        missing.append("a quadratic objective")
-    if missing:
-        raise ModelError(f"Oracle {name!r} cannot handle {', '.join(missing)}: use oracle='branch_and_bound'.")
-
-
-def require(package: str, extra: str) -> Any:
-    """An optional package, or a sentence on how to get it."""
-    from importlib import import_module
-
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{package} is not installed: install drolayers[{extra}] for oracle={extra!r}."
-        ) from error
+    Args:
+        job: what is asked.
+        solve: the best of what the model admits.
+        add: appends so many binaries, and then rows, to the model.
+    """
+    points: list[Array] = []
+    columns, new = job.instance.columns, job.excluded
+    while True:
+        for point in new:
+            added, rows = exclusion(job.instance, point, columns)
+            add(added, rows)
+            columns += added
+        found = solve()
+        new = found.points
+        points += new
+        if job.pool or found.status != Status.OPTIMAL or found.exhausted or len(points) >= job.count:
+            return Found(points, found.status, found.exhausted)

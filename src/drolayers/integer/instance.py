@@ -11,6 +11,9 @@ from drolayers.conic import ConeProgram, Cones, Values
 
 Array = np.ndarray
 
+Row = tuple[Array, Array, float]
+"""Columns, their coefficients, and what their sum is at most."""
+
 
 @dataclass(frozen=True, eq=False)
 class Instance:
@@ -73,14 +76,14 @@ def _cone_scale(A: sp.csr_array, cones: Cones) -> Array:
     return scale
 
 
-def exclusion(instance: Instance, point: Array, fresh: int) -> tuple[int, list[tuple[Array, Array, float]]]:
+def exclusion(instance: Instance, point: Array, fresh: int) -> tuple[int, list[Row]]:
     """Rows ``coefficientsᵀx ≤ rhs`` that exclude one integer point, and how many new binaries they need.
 
     A boolean differs from p where ``p(1-x) + (1-p)x ≥ 1``. A general integer needs two binaries that say on which side
     of p it is. New binaries are columns ``fresh``, ``fresh + 1`` and so on.
     """
     lower, upper = instance.lower[instance.integers], instance.upper[instance.integers]
-    rows: list[tuple[Array, Array, float]] = []
+    rows: list[Row] = []
     columns, coefficients, rhs, added = [], [], -1.0, 0
     for column, p, low, high in zip(instance.integers, point, lower, upper, strict=True):
         if low == high:
