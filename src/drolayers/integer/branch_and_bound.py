@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
-from drolayers.integer.oracle import Candidates
+from drolayers.integer.oracle import Candidates, check_positive
 from drolayers.integer.search import Search
 
 
@@ -32,8 +32,7 @@ class BranchAndBound:
     def __post_init__(self) -> None:
         if self.node_limit is not None and self.node_limit < 1:
             raise ModelError(f"node_limit must be at least 1, not {self.node_limit}.")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ModelError(f"time_limit must be positive, not {self.time_limit}.")
+        check_positive("time_limit", self.time_limit)
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""

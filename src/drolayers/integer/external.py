@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -9,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from drolayers.checks import whole
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import MissingExtraError, ModelError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.instance import Instance, Row, exclusion
-from drolayers.integer.oracle import Candidates
+from drolayers.integer.oracle import Candidates, check_positive
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
 
@@ -111,6 +113,14 @@ class External:
     jobs: int = -1
     pool: bool | None = None
 
+    def __post_init__(self) -> None:
+        check_positive("tolerance", self.tolerance)
+        check_positive("time_limit", self.time_limit)
+        if whole("jobs", self.jobs, -sys.maxsize) == 0:
+            raise ModelError("jobs must be a whole number other than 0: -1 takes all cores.")
+        if self.pool and not self.backend.pool:
+            raise ModelError(f"Oracle {self.name!r} has no pool of solutions: leave out pool.")
+
     @property
     def name(self) -> str:
         """What messages call it."""
@@ -175,14 +185,19 @@ def one_by_one(job: Job, solve: Callable[[], Found], add: Callable[[int, list[Ro
         add: appends so many binaries, and then rows, to the model.
     """
     points: list[Array] = []
-    columns, new = job.instance.columns, job.excluded
+    known, columns, new = set(), job.instance.columns, [*job.excluded]
     while True:
         for point in new:
+            known.add(tuple(point))
             added, rows = exclusion(job.instance, point, columns)
             add(added, rows)
             columns += added
         found = solve()
-        new = found.points
+        # One integer point may come several times, with continuous parts that differ by a tolerance.
+        new = [np.array(p) for p in dict.fromkeys(map(tuple, found.points)) if p not in known]
         points += new
+        if found.points and not new:
+            # What is excluded comes back: rows hold up to the tolerance only, and nothing is proven.
+            return Found(points, Status.INACCURATE)
         if job.pool or found.status != Status.OPTIMAL or found.exhausted or len(points) >= job.count:
             return Found(points, found.status, found.exhausted)

@@ -56,13 +56,10 @@ def _points(gurobi: Any, model: Any, job: Job) -> Found:
         if not model.SolCount:
             proven = model.Status == gurobi.GRB.INFEASIBLE
             return Found([], Status.OPTIMAL if proven else Status.INACCURATE, exhausted=proven)
-        # A pool may hold one integer point several times, with continuous parts that differ by a tolerance.
-        points: list[np.ndarray] = []
+        points = []
         for k in range(model.SolCount if job.pool else 1):
             model.setParam("SolutionNumber", k)
-            point = np.round([x[j].Xn for j in job.instance.integers])
-            if not any(np.array_equal(point, other) for other in points):
-                points.append(point)
+            points.append(np.round([x[j].Xn for j in job.instance.integers]))
         proven = model.Status == gurobi.GRB.OPTIMAL
         exhausted = proven and job.pool and model.SolCount < job.count
         return Found(points, Status.OPTIMAL if proven else Status.INACCURATE, exhausted)

@@ -13,7 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from drolayers.checks import number
 from drolayers.conic import ConeProgram, Values
+from drolayers.errors import ModelError
 from drolayers.status import Status
 
 
@@ -87,6 +89,12 @@ class Oracle(Protocol):
             values: their numbers, ``program.values(theta)``.
             count: T.
         """
+
+
+def check_positive(name: str, setting: float | None) -> None:
+    """Raise unless a setting is a positive number, or left out."""
+    if setting is not None and not number(name, setting) > 0:
+        raise ModelError(f"{name} must be positive, not {setting}.")
 
 
 def usable_items(values: Values) -> tuple[Values, Bool[Tensor, "batch"]]:
