@@ -11,7 +11,7 @@ import torch
 
 from drolayers.errors import MissingExtraError, ModelError
 from drolayers.integer import SCIP, BranchAndBound, Enumeration, External, Gurobi, HiGHS
-from drolayers.integer.external import Backend, Found, Job, one_by_one
+from drolayers.integer.external import Found, Job, MIPSolver, one_by_one
 from drolayers.status import Status
 from tests.integer.checks import assert_contract
 from tests.integer.families import pure
@@ -32,7 +32,7 @@ def every_point(_: Any, job: Job) -> Found:
 
 def test_a_record_makes_an_oracle() -> None:
     family = pure(np.random.default_rng(3), 4)
-    tiny = External(Backend("tiny", "numpy", LINEAR, every_point, tolerance=1e-9), jobs=1)
+    tiny = External(MIPSolver("tiny", "numpy", LINEAR, every_point, tolerance=1e-9), jobs=1)
     found = tiny.best(family.program, family.values, 3)
     assert_contract(family.program, family.theta, found, 3)
     assert torch.equal(found.points, Enumeration().best(family.program, family.values, 3).points)
@@ -46,7 +46,7 @@ def stuck(_: Any, job: Job) -> Found:
 
 def test_a_point_that_comes_back_although_excluded_ends_the_search_without_a_proof() -> None:
     family = pure(np.random.default_rng(3), 2)
-    oracle = External(Backend("stuck", "numpy", LINEAR, stuck, tolerance=1e-9), jobs=1)
+    oracle = External(MIPSolver("stuck", "numpy", LINEAR, stuck, tolerance=1e-9), jobs=1)
     found = oracle.best(family.program, family.values, 3)
     assert_contract(family.program, family.theta, found, 3)
     assert found.statuses == [Status.INACCURATE] * 2
@@ -55,7 +55,7 @@ def test_a_point_that_comes_back_although_excluded_ends_the_search_without_a_pro
 
 def test_a_package_that_is_missing() -> None:
     family = pure(np.random.default_rng(3), 2)
-    absent = External(Backend("absent", "drolayers_absent", LINEAR, stuck, tolerance=1e-9))
+    absent = External(MIPSolver("absent", "drolayers_absent", LINEAR, stuck, tolerance=1e-9))
     with pytest.raises(MissingExtraError, match=r"install drolayers\[absent\] for oracle='absent'"):
         absent.best(family.program, family.values, 1)
 

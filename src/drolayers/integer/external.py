@@ -50,7 +50,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Backend:
+class MIPSolver:
     """A solver of others, as data.
 
     Args:
@@ -98,7 +98,7 @@ class External:
     """A solver of others: one instance at a time, in parallel, each of its points certified by our engine.
 
     Args:
-        backend: which solver; ``SCIP``, ``Gurobi`` and ``HiGHS`` have theirs already.
+        solver: which one; ``SCIP``, ``Gurobi`` and ``HiGHS`` have theirs already.
         engine: certifies the points that the solver returns.
         tolerance: feasibility, integrality and gap asked of the solver; None for what suits it.
         time_limit: seconds for each solve; None for no limit.
@@ -106,7 +106,7 @@ class External:
         pool: take the points from one search, instead of excluding one by one; None: where the solver can.
     """
 
-    backend: Backend
+    solver: MIPSolver
     engine: Engine = field(default_factory=make_engine)
     tolerance: float | None = None
     time_limit: float | None = None
@@ -118,24 +118,24 @@ class External:
         check_positive("time_limit", self.time_limit)
         if whole("jobs", self.jobs, -sys.maxsize) == 0:
             raise ModelError("jobs must be a whole number other than 0: -1 takes all cores.")
-        if self.pool and not self.backend.pool:
+        if self.pool and not self.solver.pool:
             raise ModelError(f"Oracle {self.name!r} has no pool of solutions: leave out pool.")
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self.backend.name
+        return self.solver.name
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """Ask the solver for every item, certify what it returns, and ask again where too little of it stands."""
         from joblib import Parallel, delayed
 
-        self.backend.load()
-        self.backend.check(program)
+        self.solver.load()
+        self.solver.check(program)
         settings = (
-            self.backend.tolerance if self.tolerance is None else self.tolerance,
+            self.solver.tolerance if self.tolerance is None else self.tolerance,
             self.time_limit,
-            self.backend.pool if self.pool is None else self.pool,
+            self.solver.pool if self.pool is None else self.pool,
         )
         pool = Pool(program, values, count)
         boxes = Boxes(self.engine, program, pool.values)
@@ -152,7 +152,7 @@ class External:
                 Job(Instance.of(program, pool.values, int(i)), int(m), excluded[i], *settings)
                 for i, m in zip(pending, missing, strict=True)
             )
-            answers: list[Found] = Parallel(n_jobs=self.jobs)(delayed(self.backend.do)(job) for job in jobs)
+            answers: list[Found] = Parallel(n_jobs=self.jobs)(delayed(self.solver.do)(job) for job in jobs)
             item = pending.repeat([len(found.points) for found in answers])
             points = np.array([p for found in answers for p in found.points]).reshape(item.size, integers)
             solved = boxes.solve(item, points, points)

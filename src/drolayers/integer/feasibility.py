@@ -140,7 +140,14 @@ def feasible_points(
     values: Values,
     points: Float[Tensor, "batch candidate integer"],
 ) -> Bool[Tensor, "batch candidate"]:
-    """Whether integer points admit a feasible continuous part; items with NaN have none."""
+    """Whether integer points admit a feasible continuous part; items with NaN have none.
+
+    Args:
+        engine: solves where arithmetic does not decide.
+        program: the structure that all items share.
+        values: their numbers, ``program.values(theta)``.
+        points: values of ``program.integers``; what is not integral, or outside the box, is not feasible.
+    """
     batch, integers = len(values), program.integers.numel()
     if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
         raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from drolayers.errors import ModelError
-from drolayers.integer.external import Backend, External, Found, Job, one_by_one
+from drolayers.integer.external import External, Found, Job, MIPSolver, one_by_one
 from drolayers.integer.instance import Instance, Row
 from drolayers.status import Status
 
@@ -103,6 +103,6 @@ def _build(gurobi: Any, model: Any, instance: Instance) -> list[Any]:
 
 Gurobi = partial(
     External,
-    Backend("gurobi", "gurobipy", frozenset({"zero", "nonneg", "soc"}), _worker, tolerance=1e-9, pool=True),
+    MIPSolver("gurobi", "gurobipy", frozenset({"zero", "nonneg", "soc"}), _worker, tolerance=1e-9, pool=True),
 )
 """The solver Gurobi, with the settings of ``External``. Its free licence covers 200 variables where there are cones."""

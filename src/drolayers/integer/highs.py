@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from drolayers.integer.external import Backend, External, Found, Job, one_by_one
+from drolayers.integer.external import External, Found, Job, MIPSolver, one_by_one
 from drolayers.integer.instance import Instance, Row
 from drolayers.status import Status
 
@@ -71,6 +71,6 @@ def _build(highspy: Any, solver: Any, instance: Instance) -> None:
 
 HiGHS = partial(
     External,
-    Backend("highs", "highspy", frozenset({"zero", "nonneg"}), _worker, tolerance=1e-9, quadratic=False),
+    MIPSolver("highs", "highspy", frozenset({"zero", "nonneg"}), _worker, tolerance=1e-9, quadratic=False),
 )
 """The solver HiGHS, with the settings of ``External``; for linear rows and a linear objective only."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from drolayers.integer.external import Backend, External, Found, Job, one_by_one
+from drolayers.integer.external import External, Found, Job, MIPSolver, one_by_one
 from drolayers.integer.instance import Instance, Row
 from drolayers.status import Status
 
@@ -97,6 +97,6 @@ def _build(scip: Any, model: Any, instance: Instance) -> list[Any]:
 # SCIP's own tolerance of 1e-6 is coarse at the scale of returns; below 1e-7 its linear solver begins to give up.
 SCIP = partial(
     External,
-    Backend("scip", "pyscipopt", frozenset({"zero", "nonneg", "soc"}), _worker, tolerance=1e-7),
+    MIPSolver("scip", "pyscipopt", frozenset({"zero", "nonneg", "soc"}), _worker, tolerance=1e-7),
 )
 """The solver SCIP through PySCIPOpt, with the settings of ``External``."""
