@@ -27,7 +27,7 @@ from paper_pipeline import STAGES, Stopwatch, run_paper_pipeline
 import drolayers as dro
 from drolayers.integer import BranchAndBound
 from drolayers.learning.data import SeededBatches
-from drolayers.learning.module import Pipeline
+from drolayers.learning.pipeline import Pipeline
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -59,14 +59,13 @@ def ours(pipeline: Pipeline, data: PortfolioData, batches: int | None, watch: St
         if steps == batches:
             break
         optimiser.zero_grad()
-        with watch.stage("learning"):
-            raw = pipeline.model(Z[rows])
-        with watch.stage("projection"):
-            nominal = pipeline.around(Z[rows], torch.tensor(rows))
-            theta = pipeline.projection(raw, nominal)
+        stages = pipeline.stages(Z[rows], torch.tensor(rows))
+        for stage in ("learning", "projection"):
+            with watch.stage(stage):
+                next(stages)
         before = watch.seconds["integer"]
         with watch.stage("layer"):
-            decision = pipeline.layer(theta, nominal)
+            decision = next(stages)
             loss, count = decision.mean(lambda x, rows=rows: problem.loss(x, Y[rows]))
         watch.seconds["layer"] -= watch.seconds["integer"] - before
         with watch.stage("backward"):
@@ -90,16 +89,19 @@ def main() -> None:
     data = PortfolioData.generate(ASSETS, POINTS)
     portfolio = Portfolio(ASSETS, LOTS)
     learner = dro.DecisionFocusedLearner(
-        portfolio.problem, None, dro.nominal.KNN(NEIGHBOURS), "prediction", pretrain_epochs=4, batch_size=BATCH,
-        progress=False,
-    )  # fmt: skip
+        portfolio.problem,
+        nominal=dro.nominal.KNN(NEIGHBOURS),
+        pretraining=dro.Stage(epochs=4, rate=1e-2, batch_size=BATCH),
+        training=None,
+        trainer=dro.Trainer(progress=False),
+    )
     pipeline = learner.fit(data.Z, data.Y, validation=(data.Z[:1], data.Y[:1])).pipeline_
     mine, peer, warm = Stopwatch(clock), Stopwatch(clock), Stopwatch(clock)
     layer = dro.DROLayer(
         portfolio.problem,
         candidates=CANDIDATES,
         samples=SAMPLES,
-        gradient=learner.pipeline_.layer.gradient,
+        gradient="smoothed",
         oracle=TimedOracle(mine),
     )
     pipeline.layer = layer

@@ -25,7 +25,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from research.experiments.step import STAGES, Step, StepTime, growth  # noqa: E402
+from drolayers.learning.pipeline import STAGES  # noqa: E402
+from research.experiments.step import Step, StepTime, growth  # noqa: E402
 
 BATCH, CANDIDATES, SAMPLES = 100, 3, 4
 
@@ -36,9 +37,17 @@ def peer_seconds(step: Step, items: int, limit: float) -> dict[str, float]:
 
     watch = Stopwatch()
     with torch.no_grad():
-        raw, (atoms, _) = step.theta(torch.arange(items))
+        rows = torch.arange(items)
+        raw, (atoms, _) = step.pipeline.model(step.Z[rows]), step.pipeline.nominal(step.Z[rows], exclude=rows)
     run_paper_pipeline(
-        raw, atoms, step.Y[:items], watch, group=step.group, candidates=CANDIDATES, samples=SAMPLES, time_limit=limit
+        raw,
+        atoms,
+        step.Y[:items],
+        watch,
+        group=step.group,
+        candidates=CANDIDATES,
+        samples=SAMPLES,
+        time_limit=limit,
     )
     return {name: seconds * BATCH / items for name, seconds in watch.seconds.items()}
 

@@ -91,7 +91,8 @@ def bench(
     with one_sentence():
         import torch
 
-        from research.experiments.step import STAGES, Step, growth
+        from drolayers.learning.pipeline import STAGES
+        from research.experiments.step import Step, growth
 
         if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
             raise ModelError(f"There is no device {device!r} here: choose cpu, or cuda where there is a GPU.")

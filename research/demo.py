@@ -41,9 +41,9 @@ def train(newsvendor: Newsvendor, strategy: Strategy, seed: int, folder: Path) -
     """A learner on 400 points, its best epoch chosen on 80 others; the second goes on from the first."""
     rng = np.random.default_rng(seed)
     (Z, Y), held_out = newsvendor.draw(POINTS, rng), newsvendor.draw(POINTS // 5, rng)
-    learner = dro.DecisionFocusedLearner(
-        newsvendor.problem, strategy=strategy, seed=seed, directory=folder, resume=strategy == "decision"
-    )
+    trainer = dro.Trainer(folder, resume=strategy == "decision")
+    training = dro.Stage() if strategy == "decision" else None
+    learner = dro.DecisionFocusedLearner(newsvendor.problem, training=training, trainer=trainer, seed=seed)
     return learner.fit(Z, Y, validation=held_out)
 
 

@@ -50,30 +50,32 @@ def test_models_are_refused(wrong) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        {"epochs": -1},
-        {"epochs": 1.5},
-        {"batch_size": 0},
-        {"hidden": 64},
-        {"hidden": (0,)},
-        {"seed": None},
-        {"nominal": dro.nominal.KNN},
-        {"model": 3},
-        {"devices": 0},
-        {"lr": "a"},
-        {"gradient_clip": -1.0},
-        {"patience": 0},
-        {"temperature": "a"},
+        lambda: {"training": dro.Stage(epochs=-1)},
+        lambda: {"training": dro.Stage(epochs=1.5)},
+        lambda: {"training": dro.Stage(batch_size=0)},
+        lambda: {"model": dro.Network(hidden=64)},
+        lambda: {"model": dro.Network(hidden=(0,))},
+        lambda: {"seed": None},
+        lambda: {"nominal": dro.nominal.KNN},
+        lambda: {"model": 3},
+        lambda: {"trainer": dro.Trainer(devices=0)},
+        lambda: {"trainer": None},
+        lambda: {"training": dro.Stage(rate="a")},
+        lambda: {"training": dro.Stage(clip=-1.0)},
+        lambda: {"training": dro.Stage(patience=0)},
+        lambda: {"training": dro.Stage(temperature="a")},
+        lambda: {"training": 30},
+        lambda: {"objective": "mean"},
     ],
 )
 def test_learners_are_refused(setting) -> None:
-    learner = dro.DecisionFocusedLearner(problem(), progress=False, **setting)
     with pytest.raises(dro.ModelError):
-        learner.fit(np.zeros((4, 1)), np.ones((4, 2)))
+        dro.DecisionFocusedLearner(problem(), **setting()).fit(np.zeros((4, 1)), np.ones((4, 2)))
 
 
 def test_a_directory_that_cannot_be_made(tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    learner = dro.DecisionFocusedLearner(problem(), progress=False, directory=tmp_path / "file" / "run")
+    learner = dro.DecisionFocusedLearner(problem(), trainer=dro.Trainer(tmp_path / "file" / "run"))
     with pytest.raises(dro.ModelError, match="cannot be written to"):
         learner.fit(np.arange(4.0)[:, None], np.ones((4, 2)))
 

@@ -23,7 +23,8 @@ y = dro.Uncertain(5)
 lots, free = cp.Variable(1, boolean=True, name="lots"), cp.Variable(4, nonneg=True, name="free")
 holdings = cp.hstack([lots / 5, free])
 problem = dro.DecisionProblem(-(y @ holdings), [cp.sum(holdings) == 1], dro.MomentSet.grouped(y, 1))
-learner = dro.DecisionFocusedLearner(problem, pretrain_epochs=1, epochs=1, batch_size=15)
+short = dro.Stage(epochs=1, batch_size=15)
+learner = dro.DecisionFocusedLearner(problem, pretraining=short, training=short)
 """
 
 
@@ -178,7 +179,7 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_a_model_that_was_saved_in_python(tmp_path: Path) -> None:
     from tests.learning.small import learner, sales, shop
 
-    learner(shop(False).problem, epochs=0).fit(*sales()).save(tmp_path / "own")
+    learner(shop(False).problem, training=None).fit(*sales()).save(tmp_path / "own")
     data = contexts(tmp_path / "data.csv")
     assert "load it in Python" in sentence(CliRunner().invoke(app, ["decide", str(tmp_path / "own"), str(data)]))
 

@@ -159,7 +159,7 @@ def test_the_nominal_cost_lies_below_the_worst_case() -> None:
 def test_training_curves_mark_the_epoch_that_was_kept() -> None:
     made = shop(False)
     Z, Y = sales()
-    fitted = learner(made.problem, epochs=3, pretrain_epochs=2).fit(Z, Y)
+    fitted = learner(made.problem, training__epochs=3).fit(Z, Y)
     for stage, epochs in (("decision", 3), ("prediction", 2)):
         axes = plot.training(fitted, panel(), stage=stage)
         assert [len(line.get_xdata()) for line in axes.lines] == [epochs, epochs]

@@ -22,7 +22,11 @@ free = cp.Variable(ASSETS - LOTS, nonneg=True, name="free")
 holdings = cp.hstack([lots / ASSETS, free])
 
 problem = dro.DecisionProblem(-(y @ holdings), [cp.sum(holdings) == 1], dro.MomentSet.grouped(y, 1))
-learner = dro.DecisionFocusedLearner(problem, batch_size=100, pretrain_epochs=20, epochs=15)
+learner = dro.DecisionFocusedLearner(
+    problem,
+    pretraining=dro.Stage(epochs=20, rate=1e-2, batch_size=100),
+    training=dro.Stage(epochs=15, rate=1e-3, batch_size=100),
+)
 
 if __name__ == "__main__":
     rng = np.random.default_rng(0)

@@ -12,11 +12,11 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, split
+from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
 from drolayers.baselines.regression import MeanModel, fit_mean, train
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
-from drolayers.learning.data import Outcomes
+from drolayers.learning.data import Examples, split
 from drolayers.problem import DecisionProblem
 from research.baselines.hellinger import HellingerPortfolio, RobustPortfolio
 
@@ -75,7 +75,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
         """Train on the latest residuals and on all points; validation data decide which epoch is kept."""
         self.variable_ = _portfolio_variable(checked_problem(self.problem, "CostaIyengar"))
-        training, held_out = split(self.problem, Z, Y, validation, self.validation_share, self.seed)
+        training, held_out = split(training_data(self.problem, Z, Y), validation, self.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
         model, _ = fit_mean(
             training,
@@ -88,7 +88,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
             seed=self.seed,
         )
         count = min(whole("scenarios", self.scenarios, 2), len(training))
-        latest = Outcomes(training.Z[-count:], training.Y[-count:], False)
+        latest = Examples(training.Z[-count:], training.Y[-count:], False)
         program = HellingerPortfolio(self.variable_.size, count, self.engine)
         self.module_ = EndToEnd(model, latest, program, self.delta, self.gamma)
         weight = number("prediction_weight", self.prediction_weight)
@@ -97,7 +97,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
             predicted = self.module_.model(z)
             return self.module_.returns(predicted, y).neg() + weight * (predicted - y).square().mean()
 
-        def score(data: Outcomes) -> float:
+        def score(data: Examples) -> float:
             return -float(self.module_.returns(self.module_.model(data.Z), data.Y))
 
         self.history_ = train(
@@ -134,7 +134,7 @@ class EndToEnd(nn.Module):
     """
 
     def __init__(
-        self, model: MeanModel, latest: Outcomes, program: HellingerPortfolio, delta: float, gamma: float
+        self, model: MeanModel, latest: Examples, program: HellingerPortfolio, delta: float, gamma: float
     ) -> None:
         super().__init__()
         self.model, self.latest, self.program = model, latest, program

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, split
+from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
 from drolayers.baselines.regression import fit_mean, train
 from drolayers.baselines.sibling import ExpectedCost, affine
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.extras import require
-from drolayers.learning.data import Outcomes
+from drolayers.learning.data import Examples, split
 from drolayers.problem import DecisionProblem
 
 METHODS = ("spo+", "perturbed")
@@ -82,7 +82,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         if not affine(checked_problem(self.problem, "Pyepo")):
             raise ModelError("PyEPO's methods need a cost that is affine in y; this one has maxima of y.")
         pyepo_func = require("pyepo.func", "pyepo")
-        training, held_out = split(self.problem, Z, Y, validation, self.validation_share, self.seed)
+        training, held_out = split(training_data(self.problem, Z, Y), validation, self.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
         self.model_, first = fit_mean(
             training,
@@ -111,7 +111,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         self.history_ = {"mean": first, "decision": second}
         return self
 
-    def _spo_plus(self, func: Any, training: Outcomes) -> tuple[Callable[[Tensor, Tensor], Tensor], Outcomes]:
+    def _spo_plus(self, func: Any, training: Examples) -> tuple[Callable[[Tensor, Tensor], Tensor], Examples]:
         """SPO+ needs the best decision of every training outcome, which travels beside it."""
         costs = extended(training.Y)
         solutions = self.linear_.solve(costs)
@@ -121,9 +121,9 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
             cost, solution = y.split(width, 1)
             return module(extended(self.model_(z)), cost, solution, (cost * solution).sum(1, keepdim=True))
 
-        return loss, Outcomes(training.Z, torch.cat([costs, solutions], 1), True)
+        return loss, Examples(training.Z, torch.cat([costs, solutions], 1), True)
 
-    def _perturbed(self, func: Any, training: Outcomes) -> tuple[Callable[[Tensor, Tensor], Tensor], Outcomes]:
+    def _perturbed(self, func: Any, training: Examples) -> tuple[Callable[[Tensor, Tensor], Tensor], Examples]:
         """The cost of the expected decision under Gaussian perturbations of the prediction."""
         if not number("amplitude", self.amplitude) > 0:
             raise ModelError(f"amplitude must be positive, not {self.amplitude!r}.")
@@ -139,7 +139,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
 
         return loss, training
 
-    def _score(self, data: Outcomes) -> float:
+    def _score(self, data: Examples) -> float:
         """The mean cost of the decisions on some data."""
         return float((extended(data.Y) * self.linear_.solve(extended(self.model_(data.Z)))).sum(1).mean())
 
@@ -181,7 +181,7 @@ class LinearProblem:
 
 
 def extended(y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim+1"]:
-    """Outcomes with the price of what does not depend on them."""
+    """Examples with the price of what does not depend on them."""
     return torch.cat([y, torch.ones_like(y[:, :1])], 1)
 
 

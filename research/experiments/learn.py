@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drolayers.ambiguity.moment_set import MomentSet
-from drolayers.learning import DecisionFocusedLearner
+from drolayers.layer import DROLayer
+from drolayers.learning import DecisionFocusedLearner, Trainer
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
 from research.experiments.protocols import PROTOCOLS, Settings
@@ -47,14 +48,17 @@ def fit_both(
     """
     Z, Y = training
     nominal = KNN(k=settings.k(len(Z)))
-    shared = {"directory": work / "sets", "resume": True, "progress": False, "nominal": nominal, "seed": seed}
+    trainer = Trainer(work / "sets", resume=True, progress=False, leave_one_out=settings.leave_one_out)
+    shared: dict[str, Any] = {"trainer": trainer, "nominal": nominal, "seed": seed, **settings.learner}
+    if settings.layer:
+        shared["layer"] = DROLayer(problem, seed=seed, **settings.layer)
     if settings.published is not None:
         assert isinstance(problem.ambiguity, MomentSet)
         fitted = KNN(k=nominal.k).fit(Z, Y)
         shared["model"] = pretrained(problem.ambiguity, fitted, Z, settings.published, seed)
     learners = {}
-    for strategy, name in (("prediction", PREDICTION), ("decision", DECISION)):
-        learner = DecisionFocusedLearner(problem, strategy=strategy, **shared, **settings.learner)  # type: ignore[arg-type]
+    for name in (PREDICTION, DECISION):
+        learner = DecisionFocusedLearner(problem, **({**shared, "training": None} if name == PREDICTION else shared))
         learners[name] = learner.fit(Z, Y, validation=validation)
     return learners
 

@@ -69,7 +69,8 @@ def run(task: Task, work: Path) -> Outcome:
     settings, data = settings_of(task), ((training.Z, training.Y), (validation.Z, validation.Y))
     if task.method in ("sets", "sets-exact"):
         if task.method == "sets-exact":
-            settings = replace(settings, learner={**settings.learner, "gradient": "exact"})
+            exact = settings.learner["training"].but(gradient="exact")
+            settings = replace(settings, learner={**settings.learner, "training": exact})
         learners = fit_both(built.problem, *data, settings, task.seed, work)
         policies: dict[str, Policy] = {EXACT: learners[DECISION]} if task.method == "sets-exact" else dict(learners)
     else:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from drolayers.learning import Trainer
 from drolayers.nominal import KNN
 from research.experiments.learn import (
     DECISION,
@@ -81,10 +82,8 @@ def _policies(task: Task, built: Newsvendor | Portfolio, training: Data, work: P
     import drolayers.baselines as baselines
 
     if task.method == "no-set":
-        kept = {"directory": work / "no-set", "resume": True}
-        learner = baselines.NoSet(
-            built.problem, seed=task.seed, progress=False, learner=kept, **settings.baselines["no-set"]
-        )
+        trainer = Trainer(directory=work / "no-set", resume=True, progress=False)
+        learner = baselines.NoSet(built.problem, seed=task.seed, trainer=trainer, **settings.baselines["no-set"])
         return {NO_SET: learner.fit(*training)}
     weighted = baselines.WeightedSampleAverage(built.problem, KNN(k=settings.k(len(training[0]))))
     return {

@@ -1,7 +1,7 @@
 """One training step of the mixed-integer portfolio, stage by stage, on a CPU or a GPU.
 
 The paper's stages: the learning layer, the projection layer, the T best integer decisions, the DRO layer at the points
-of the sample, and the backward pass through all of them. Nothing here needs Lightning, so it runs on bare machines.
+of the sample, and the backward pass through all of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from drolayers.layer import DROLayer
+from drolayers.learning.pipeline import STAGES, Pipeline, timed
 from drolayers.nominal import KNN
 from drolayers.projection import Projection
 from drolayers.surrogate import Energy
 from research.problems import Portfolio, PortfolioData
 
-STAGES = ("learning", "projection", "integer", "layer", "backward")
 POINTS = 1000
 
 
@@ -81,21 +81,19 @@ class Step:
         ambiguity = self.portfolio.problem.ambiguity
         self.data = PortfolioData.generate(assets, POINTS)
         self.Z, self.Y = (torch.as_tensor(t, device=self.device) for t in (self.data.Z, self.data.Y))
-        self.nominal = KNN(k=20).fit(self.Z.cpu(), self.Y.cpu()).to(self.device)
-        self.projection = Projection(ambiguity)
+        nominal = KNN(k=20).fit(self.Z.cpu(), self.Y.cpu()).to(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model = nn.Sequential(nn.Linear(5, 10), nn.ReLU(), nn.Linear(10, ambiguity.size)).double()
+            model = nn.Sequential(nn.Linear(5, 10), nn.ReLU(), nn.Linear(10, ambiguity.size)).double()
         # Sets of the size that pre-training would give them, so that the search is that of training.
         typical = ambiguity.typical(torch.as_tensor(self.data.Y))
-        last = self.model[-1]
+        last = model[-1]
         assert isinstance(last, nn.Linear)
         with torch.no_grad():
             scale = torch.cat([t.scale.reshape(-1) for t in typical.values()])
             last.weight.mul_(0.3 * scale[:, None])
             last.bias.copy_(torch.cat([t.centre.reshape(-1) for t in typical.values()]))
-        self.model.to(self.device)
-        self.layer = DROLayer(
+        layer = DROLayer(
             self.portfolio.problem,
             candidates=candidates,
             samples=samples,
@@ -104,34 +102,24 @@ class Step:
             gradient="smoothed",
             engine=engine,
             seed=seed,
-        ).train()
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-4)
-
-    def theta(self, rows: Tensor) -> tuple[Tensor, Any]:
-        """The model's θ for some points, and Q_z."""
-        return self.model(self.Z[rows]), self.nominal(self.Z[rows], exclude=rows)
+        )
+        self.pipeline = Pipeline(model, nominal, Projection(ambiguity), layer).to(self.device).train()
+        self.pipeline.remember(self.Z, torch.arange(len(self.Z), device=self.device))
+        self.optimiser = torch.optim.Adam(model.parameters(), lr=1e-4)
 
     def run(self, rows: Tensor) -> tuple[dict[str, float], int]:
         """One step: seconds by stage, and how many items had no decision."""
-        clock = [self._now()]
-        raw = self.model(self.Z[rows])
-        clock.append(self._now())
-        nominal = self.nominal(self.Z[rows], exclude=rows)
-        theta = self.projection(raw, nominal)
-        clock.append(self._now())
-        decision = self.layer(theta)
-        problem = self.portfolio.problem
-        loss = decision.expected(lambda x: problem.loss(x, self.Y[rows])).mean()
-        clock.append(self._now())
+        _, _, decision, seconds = timed(self.pipeline.stages(self.Z[rows], rows), self._now)
+        start = self._now()
+        loss = decision.expected(lambda x: self.portfolio.problem.loss(x, self.Y[rows])).mean()
+        lost = self._now()
         self.optimiser.zero_grad()
         loss.backward()
-        clock.append(self._now())
+        back = self._now()
         self.optimiser.step()
-        clock.append(self._now())
-        learning, projection, layer, backward, update = np.diff(clock).tolist()
-        integer = decision.oracle.time if decision.oracle is not None else 0.0
-        seconds = (learning + update, projection, integer, layer - integer, backward)
-        return dict(zip(STAGES, seconds, strict=True)), int((~decision.ok).sum())
+        seconds["learning"] += self._now() - back
+        seconds["layer"] += lost - start
+        return {**seconds, "backward": back - lost}, int((~decision.ok).sum())
 
     def measure(self, steps: int = 5, warm_up: int = 2) -> StepTime:
         """The median over steps, after some that compile, record and allocate."""

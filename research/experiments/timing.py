@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from drolayers.learning.pipeline import STAGES
 from research.experiments.learn import known, seed_range, settings_of, trained
-from research.experiments.step import STAGES, Step
+from research.experiments.step import Step
 from research.experiments.task import Outcome, Task, row
 
 __all__ = ["ASSETS", "PAPER", "STAGES", "run", "tasks"]
@@ -40,12 +41,12 @@ def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Tas
 
 def run(task: Task, work: Path) -> Outcome:
     """The median of every stage over a few steps."""
-    settings = settings_of(task).learner
+    settings = settings_of(task)
     step = Step(
         int(task.columns["assets"]),
-        batch=int(settings["batch_size"]),
-        candidates=int(settings["candidates"]),
-        samples=int(settings["samples"]),
+        batch=settings.learner["training"].batch_size,
+        candidates=int(settings.layer["candidates"]),
+        samples=int(settings.layer["samples"]),
         seed=task.seed,
     )
     found = step.measure(STEPS)

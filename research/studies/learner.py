@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import nn
 
-from drolayers.learning import DecisionFocusedLearner
+from drolayers.learning import DecisionFocusedLearner, Stage, Trainer
 from drolayers.nominal import NominalDistribution
 from drolayers.problem import DecisionProblem
 
@@ -43,12 +43,9 @@ def learner(
         problem,
         model=model,
         nominal=nominal,
-        strategy="decision" if focused else "prediction",
-        seed=seed,
         projection="auto" if given.projected else None,
-        pretrain_epochs=given.pretrain_epochs,
-        epochs=given.epochs,
-        lr=given.lr,
-        batch_size=given.batch_size,
-        progress=False,
+        pretraining=Stage(given.pretrain_epochs, 1e-2, batch_size=given.batch_size),
+        training=Stage(given.epochs, given.lr, batch_size=given.batch_size) if focused else None,
+        trainer=Trainer(progress=False),
+        seed=seed,
     )

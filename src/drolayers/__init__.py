@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         SolveError,
     )
     from drolayers.layer import Decision, DROLayer
-    from drolayers.learning import Annealed, DecisionFocusedLearner
+    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Derivative, Status
@@ -50,6 +50,9 @@ _HOME = {
     "Energy": "surrogate",
     "Stratified": "surrogate",
     "Annealed": "learning",
+    "Network": "learning",
+    "Stage": "learning",
+    "Trainer": "learning",
     "Smoothed": "conic",
     "ShapeError": "errors",
     "SolveError": "errors",
@@ -63,6 +66,7 @@ _MODULES = {
     "baselines": "baselines",
     "moments": "ambiguity.moments",
     "nominal": "nominal",
+    "objectives": "learning.objectives",
     "plot": "plot",
     "support": "support",
 }
@@ -81,13 +85,16 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "MomentSet",
+    "Network",
     "Projection",
     "RelativeTemperature",
     "ShapeError",
     "Smoothed",
     "SolveError",
+    "Stage",
     "Status",
     "Stratified",
+    "Trainer",
     "Uncertain",
     "Wasserstein",
     "cvar",

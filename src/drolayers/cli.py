@@ -199,10 +199,12 @@ def _learn(
     from sklearn.base import clone
 
     found = {}
-    for strategy in ("prediction", "decision") if own.learner.strategy == "decision" else ("prediction",):
-        going_on = resume or strategy == "decision"
-        settings = {"directory": folder / "training", "resume": going_on, "progress": progress, "strategy": strategy}
-        found[f"{strategy}-focused"] = clone(own.learner).set_params(**settings).fit(*data)
+    for name in ("prediction-focused",) if own.learner.training is None else ("prediction-focused", "decision-focused"):
+        last = name == "decision-focused"
+        learner = clone(own.learner)
+        trainer = learner.trainer.but(directory=folder / "training", resume=resume or last, progress=progress)
+        learner.set_params(trainer=trainer, training=learner.training if last else None)
+        found[name] = learner.fit(*data)
     return found
 
 
@@ -254,5 +256,7 @@ def _load(path: Path, problem: Path | None) -> tuple[DecisionFocusedLearner, lis
     if not isinstance(covariates, list):
         raise ModelError(f"{file} was not saved by 'drolayers run': load it in Python, with the problem it is for.")
     own = _Own.read(problem or file.parent / PROBLEM)
-    given = {name: getattr(own.learner, name) for name in ("model", "nominal")}
+    # Parts of the user's own making come from the file; None and names are what was saved.
+    parts = {name: getattr(own.learner, name) for name in ("model", "nominal", "projection", "layer")}
+    given = {name: part for name, part in parts.items() if part is not None and not isinstance(part, str)}
     return DecisionFocusedLearner.load(file, own.problem, **given), covariates

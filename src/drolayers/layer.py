@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -166,6 +167,13 @@ class DROLayer(nn.Module):
         self.proposal: Proposal = proposal or Stratified()
         self.enumerate_up_to = whole("enumerate_up_to", enumerate_up_to, 0)
         self._rng = None if seed is None else np.random.default_rng(seed)
+
+    def twin(self) -> DROLayer:
+        """A layer with the same settings, whose temperature, gradient and draws are its own."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._rng = deepcopy(self._rng)
+        return made
 
     @property
     def mixed_integer(self) -> bool:

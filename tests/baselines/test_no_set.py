@@ -50,7 +50,11 @@ def test_the_point_moves_to_the_quantile() -> None:
     Y = 0.5 + 0.5 * rng.lognormal(0.0, 1.2, size=(200, 2))
     mean = MeanPrediction(shop.problem, hidden=(8,), epochs=10).fit(Z, Y)
     policy = NoSet(
-        shop.problem, hidden=(8,), pretrain_epochs=10, epochs=15, lr=0.03, progress=False, learner={"lr_divisor": 1.0}
+        shop.problem,
+        dro.Network((8,)),
+        pretraining=dro.Stage(10, 3e-3),
+        training=dro.Stage(15, 0.03, decay=1.0),
+        trainer=dro.Trainer(progress=False),
     ).fit(Z, Y)
     losses = [
         float(shop.problem.loss({v: torch.as_tensor(x) for v, x in p.decide(Z).items()}, torch.as_tensor(Y)).mean())
@@ -68,15 +72,16 @@ def test_it_learns_where_exact_gradients_vanish() -> None:
     Z = rng.uniform(-1, 1, (300, 1))
     mean = 0.02 * np.concatenate([Z, -Z, 0 * Z, 0 * Z - 0.01], 1)
     Y = mean + 0.01 * rng.standard_normal((300, 4))
-    policy = NoSet(portfolio.problem, hidden=(8,), pretrain_epochs=0, epochs=15, lr=1e-2, progress=False).fit(Z, Y)
+    parts = {"pretraining": dro.Stage(0), "training": dro.Stage(15, 1e-2), "trainer": dro.Trainer(progress=False)}
+    policy = NoSet(portfolio.problem, dro.Network((8,)), **parts).fit(Z, Y)
     weights = portfolio.weights(policy.decide(Z))
     assert (weights * mean).sum(1).mean() > 0.8 * mean.max(1).mean()
-    again = NoSet(portfolio.problem, hidden=(8,), pretrain_epochs=0, epochs=15, lr=1e-2, progress=False).fit(Z, Y)
+    again = NoSet(portfolio.problem, dro.Network((8,)), **parts).fit(Z, Y)
     np.testing.assert_array_equal(weights, portfolio.weights(again.decide(Z)))
 
 
 def test_integers() -> None:
     shop, (Z, Y) = Shop(lots=True), sales()
-    policy = NoSet(shop.problem, hidden=(8,), pretrain_epochs=3, epochs=2, progress=False).fit(Z, Y)
+    policy = NoSet(shop.problem, dro.Network((8,)), pretraining=dro.Stage(3), training=dro.Stage(2)).fit(Z, Y)
     assert shop.lots is not None
     assert set(np.unique(policy.decide(Z)[shop.lots])) <= {0.0, 1.0}

@@ -66,13 +66,13 @@ def test_one_seed_one_result() -> None:
 
 def test_prediction_focused_is_the_learner_without_decisions() -> None:
     shop, (Z, Y) = Shop(), sales()
-    quick = {"hidden": (8,), "pretrain_epochs": 3, "progress": False, "nominal": dro.nominal.KNN(k=5)}
+    quick = {"model": dro.Network((8,)), "pretraining": dro.Stage(3, 1e-2), "nominal": dro.nominal.KNN(k=5)}
     policy = PredictionFocused(shop.problem, **quick).fit(Z, Y)
-    same = dro.DecisionFocusedLearner(shop.problem, strategy="prediction", **quick).fit(Z, Y)
+    same = dro.DecisionFocusedLearner(shop.problem, training=None, **quick).fit(Z, Y)
     np.testing.assert_array_equal(policy.decide(Z)[shop.retail], same.decide(Z)[shop.retail])
     assert list(policy.history_) == ["prediction"]
     with pytest.raises(dro.ModelError, match="strategy"):
-        PredictionFocused(shop.problem, strategy="decision")
+        PredictionFocused(shop.problem, training=dro.Stage())
 
 
 def test_full_knowledge_is_the_benchmark() -> None:

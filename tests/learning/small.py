@@ -44,17 +44,19 @@ def sales(count: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def learner(problem: dro.DecisionProblem, **settings: Any) -> dro.DecisionFocusedLearner:
     """A quick one."""
-    quick: dict[str, Any] = {
-        "hidden": (8,),
-        "pretrain_epochs": 2,
-        "epochs": 2,
-        "batch_size": 10,
-        "progress": False,
-        "nominal": dro.nominal.KNN(k=5),
+    parts: dict[str, Any] = {
+        "model": dro.Network(hidden=(8,)),
+        "nominal": None if problem.ambiguity.needs_nominal else dro.nominal.KNN(k=5),
+        "pretraining": dro.Stage(epochs=2, rate=1e-2, batch_size=10),
+        "training": dro.Stage(epochs=2, batch_size=10),
+        "trainer": dro.Trainer(progress=False),
     }
-    if problem.ambiguity.needs_nominal:
-        del quick["nominal"]
-    return dro.DecisionFocusedLearner(problem, **{**quick, **settings})
+    changes: dict[str, dict[str, Any]] = {}
+    for name in [name for name in settings if "__" in name]:
+        part, _, key = name.partition("__")
+        changes.setdefault(part, {})[key] = settings.pop(name)
+    parts |= {part: parts[part].but(**changed) for part, changed in changes.items()}
+    return dro.DecisionFocusedLearner(problem, **{**parts, **settings})
 
 
 def weights(learnt: dro.DecisionFocusedLearner) -> np.ndarray:

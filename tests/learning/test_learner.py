@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
+import cvxpy as cp
 import joblib
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ from tests.learning.small import learner, sales, shop, weights
 @pytest.fixture(scope="module")
 def fitted() -> tuple[dro.DecisionFocusedLearner, np.ndarray, np.ndarray]:
     Z, Y = sales(40)
-    return learner(shop().problem, epochs=3).fit(Z, Y), Z, Y
+    return learner(shop().problem, training__epochs=3).fit(Z, Y), Z, Y
 
 
 def test_fit_decide_predict_set_loss_and_score(fitted) -> None:
@@ -50,15 +52,20 @@ def test_the_predicted_set_contains_the_nominal_distribution(fitted) -> None:
 
 def test_training_lowers_the_loss() -> None:
     Z, Y = sales(60)
-    before = learner(shop(False).problem, pretrain_epochs=0, epochs=1, lr=1e-9).fit(Z, Y, validation=(Z, Y))
-    after = learner(shop(False).problem, pretrain_epochs=0, epochs=12, lr=2e-2).fit(Z, Y, validation=(Z, Y))
-    assert after.loss(Z, Y) < before.loss(Z, Y) - 0.02
+    before = learner(shop(False).problem, pretraining=None, training__epochs=1, training__rate=1e-9).fit(
+        Z, Y, validation=(Z, Y)
+    )
+    after = learner(shop(False).problem, pretraining=None, training__epochs=12, training__rate=2e-2).fit(
+        Z, Y, validation=(Z, Y)
+    )
+    first, last = (model.fit(Z, Y, validation=(Z, Y)).loss(Z, Y) for model in (before, after))
+    assert last < first - 0.02
 
 
 def test_numpy_pandas_torch_and_lists_give_one_answer(fitted) -> None:
     model, Z, Y = fitted
     table = pd.DataFrame(Z, columns=["a", "b"])
-    other = learner(model.problem, epochs=3).fit(table, pd.DataFrame(Y))
+    other = learner(model.problem, training__epochs=3).fit(table, pd.DataFrame(Y))
     np.testing.assert_array_equal(weights(other), weights(model))
     expected = list(model.decide(Z).values())
     for form in (table, Z.tolist(), torch.as_tensor(Z), torch.as_tensor(Z).float().double()):
@@ -106,9 +113,14 @@ def test_wrong_shapes_after_fitting(fitted) -> None:
     ("settings", "says"),
     [
         ({"strategy": "guess"}, "strategy"),
-        ({"gradient": "rough"}, "gradient"),
-        ({"resume": True}, "directory"),
-        ({"validation_share": 1.0}, "validation_share"),
+        ({"wings": 2}, "no argument 'wings'"),
+        ({"training": 3}, "training must be"),
+        ({"layer": "fast"}, "layer must be"),
+        ({"layer": dro.DROLayer(shop().problem)}, "another problem"),
+        ({"projection": dro.Projection(shop().problem.ambiguity)}, "another set"),
+        ({"training__gradient": "rough"}, "gradient"),
+        ({"trainer__resume": True}, "directory"),
+        ({"trainer__validation_share": 1.0}, "validation_share"),
         ({"projection": "nearest"}, "method"),
     ],
 )
@@ -148,7 +160,7 @@ class Empty(nn.Module):
 
 def test_batches_in_which_every_item_is_masked() -> None:
     Z, Y = sales(20)
-    model = learner(shop().problem, model=Empty(), projection=None, pretrain_epochs=0).fit(Z, Y)
+    model = learner(shop().problem, model=Empty(), projection=None, pretraining=None).fit(Z, Y)
     start = torch.nn.utils.parameters_to_vector(model.model.parameters()).detach()
     np.testing.assert_array_equal(weights(model), start.double().numpy())
     assert all(row["masked_share"] == 1.0 for row in model.history_["decision"])
@@ -171,7 +183,7 @@ def test_a_model_of_ones_own_is_trained_but_not_changed() -> None:
 
 
 def test_prediction_alone() -> None:
-    model = learner(shop().problem, strategy="prediction", pretrain_epochs=4).fit(*sales())
+    model = learner(shop().problem, training=None, pretraining__epochs=4).fit(*sales())
     assert list(model.history_) == ["prediction"]
 
 
@@ -182,14 +194,14 @@ def test_a_wasserstein_ball_learns_its_radius() -> None:
     assert (model.predict_set(Z)["radius"] > 0).all()
     assert np.isfinite(model.loss(Z, Y))
     with pytest.warns(UserWarning, match="radius"):
-        learner(shop(ambiguity="ball").problem, strategy="prediction").fit(Z, Y)
+        learner(shop(ambiguity="ball").problem, training=None).fit(Z, Y)
 
 
 def test_parameters_without_meaning_are_skipped_in_pretraining() -> None:
     Z, Y = sales()
     problem = shop(False, "linear").problem
     with pytest.warns(UserWarning, match=r"leaves \['1.mu'\] alone"):
-        model = learner(problem, strategy="prediction").fit(Z, Y)
+        model = learner(problem, training=None).fit(Z, Y)
     fresh = SetModel(problem.ambiguity, 2, (8,), torch.Generator().manual_seed(0)).double()
     moved = [
         any(not torch.equal(a, b) for a, b in zip(trained.parameters(), new.parameters(), strict=True))
@@ -209,7 +221,7 @@ def test_flat_problems_are_smoothed_with_an_annealed_level() -> None:
         seen.append(model.pipeline_.layer.gradient)
         return 1.0
 
-    model = learner(portfolio.problem, epochs=3, temperature=watch)
+    model = learner(portfolio.problem, training__epochs=3, training__temperature=watch)
     model.fit(data.Z, data.Y)
     last = model.pipeline_.layer.gradient
     assert seen[0] == Smoothed(1e-2)
@@ -217,7 +229,7 @@ def test_flat_problems_are_smoothed_with_an_annealed_level() -> None:
     assert seen[2].level < 1e-2
     assert isinstance(last, Smoothed)
     assert last.level < seen[2].level
-    by_hand = learner(portfolio.problem, epochs=1, gradient="exact").fit(data.Z, data.Y)
+    by_hand = learner(portfolio.problem, training__epochs=1, training__gradient="exact").fit(data.Z, data.Y)
     assert isinstance(by_hand.pipeline_.layer.gradient, Exact)
 
 
@@ -232,64 +244,66 @@ def test_temperatures_follow_their_schedule() -> None:
         seen.append((epoch, Annealed(10.0, 3.0, 2)(epoch)))
         return seen[-1][1]
 
-    model = learner(shop().problem, epochs=5, temperature=hot).fit(*sales())
+    model = learner(shop().problem, training__epochs=5, training__temperature=hot).fit(*sales())
     assert seen == [(0, 10.0), (1, 10.0), (2, 10.0 / 3), (3, 10.0 / 3), (4, 10.0 / 9)]
     assert model.pipeline_.layer.temperature <= 10.0
-    fixed = learner(shop().problem, epochs=1, temperature=2.5).fit(*sales())
+    fixed = learner(shop().problem, training__epochs=1, training__temperature=2.5).fit(*sales())
     assert fixed.pipeline_.layer.temperature == 2.5
 
 
 def test_learning_rates_follow_their_schedule() -> None:
     Z, Y = sales()
-    same = [learner(shop(False).problem, lr=lr).fit(Z, Y) for lr in (1e-3, lambda epoch: 1e-3 / 3**epoch)]
+    same = [learner(shop(False).problem, training__rate=lr).fit(Z, Y) for lr in (1e-3, lambda epoch: 1e-3 / 3**epoch)]
     # Two epochs are divided by a third each: every epoch has its own rate.
     np.testing.assert_allclose(weights(same[0]), weights(same[1]), rtol=0, atol=1e-12)
-    frozen = learner(shop(False).problem, lr=lambda epoch: 1e-30).fit(Z, Y)
+    frozen = learner(shop(False).problem, training__rate=lambda epoch: 1e-30).fit(Z, Y)
     assert not np.allclose(weights(frozen), weights(same[0]))
 
 
 def test_early_stopping_and_the_best_epoch() -> None:
     Z, Y = sales(30)
     # With no learning at all every epoch ties with the first.
-    model = learner(shop(False).problem, epochs=20, lr=1e-30, patience=2).fit(Z, Y)
+    model = learner(shop(False).problem, training__epochs=20, training__rate=1e-30, training__patience=2).fit(Z, Y)
     assert len(model.history_["decision"]) == 3
-    wild = learner(shop(False).problem, epochs=6, lr=0.5).fit(Z, Y, validation=(Z, Y))
+    wild = learner(shop(False).problem, training__epochs=6, training__rate=0.5).fit(Z, Y, validation=(Z, Y))
     best = min(row["val_decision_loss"] for row in wild.history_["decision"])
     assert wild.loss(Z, Y) == pytest.approx(best, abs=1e-6)
 
 
 def test_one_seed_one_result(fitted) -> None:
     model, Z, Y = fitted
-    np.testing.assert_array_equal(weights(learner(model.problem, epochs=3).fit(Z, Y)), weights(model))
-    assert not np.allclose(weights(learner(model.problem, epochs=1, seed=1).fit(Z, Y)), weights(model))
+    np.testing.assert_array_equal(weights(learner(model.problem, training__epochs=3).fit(Z, Y)), weights(model))
+    assert not np.allclose(weights(learner(model.problem, training__epochs=1, seed=1).fit(Z, Y)), weights(model))
 
 
 def test_settings_and_clones(fitted) -> None:
     model, Z, _ = fitted
-    assert model.get_params()["batch_size"] == 10
+    assert model.get_params()["training__batch_size"] == 10
     copy = clone(model)
     assert copy.get_params(deep=False).keys() == model.get_params(deep=False).keys()
     assert copy.problem is model.problem
     assert copy.nominal is not model.nominal
     with pytest.raises(NotFittedError):
         copy.decide(Z)
-    assert copy.set_params(lr=0.5).lr == 0.5
-    assert model.lr != 0.5
-    with pytest.raises(ValueError, match="nonsense"):
-        copy.set_params(nonsense=1)
+    assert copy.set_params(training__rate=0.5).training.rate == 0.5
+    assert model.training.rate != 0.5
+    assert dro.DecisionFocusedLearner(model.problem).training.rate == dro.Stage().rate
+    for wrong in ({"nonsense": 1}, {"training__nonsense": 1}, {"layer__samples": 1}):
+        with pytest.raises(ValueError, match=r"nonsense|layer"):
+            copy.set_params(**wrong)
 
 
 def _search() -> tuple[GridSearchCV, np.ndarray, np.ndarray]:
     Z, Y = sales(16)
-    model = learner(shop(False).problem, epochs=1, pretrain_epochs=1)
-    return GridSearchCV(model, {"lr": [1e-3, 1e-2]}, cv=2, n_jobs=2, error_score="raise"), Z, Y
+    model = learner(shop(False).problem, training__epochs=1, pretraining__epochs=1)
+    return GridSearchCV(model, {"training__rate": [1e-3, 1e-2]}, cv=2, n_jobs=2, error_score="raise"), Z, Y
 
 
 def test_grid_search() -> None:
     search, Z, Y = _search()
     with joblib.parallel_config("threading"):
         search.fit(Z, Y)
-    assert search.best_params_["lr"] in (1e-3, 1e-2)
+    assert search.best_params_["training__rate"] in (1e-3, 1e-2)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert next(iter(search.best_estimator_.decide(Z).values())).shape == (16, 2)
 
@@ -309,3 +323,88 @@ def test_a_sweep_and_an_oracle_on_a_dask_cluster() -> None:
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     local = dro.DROLayer(made.problem).eval()(theta)
     torch.testing.assert_close(remote.value, local.value, rtol=1e-6, atol=1e-6)
+
+
+def test_arguments_of_the_last_version_are_told_where_they_are_now() -> None:
+    problem = shop().problem
+    old = {"epochs": 3, "pretrain_epochs": 2, "batch_size": 7, "hidden": (4,), "samples": 2, "strategy": "decision"}
+    with pytest.warns(FutureWarning, match=r"training=dro.Stage\(epochs=3, batch_size=7\)"):
+        model = dro.DecisionFocusedLearner(problem, **old)
+    assert (model.training.epochs, model.training.batch_size, model.pretraining.epochs) == (3, 7, 2)
+    assert (model.model, model.layer.samples) == (dro.Network((4,)), 2)
+    with pytest.warns(FutureWarning, match="training=None"):
+        assert dro.DecisionFocusedLearner(problem, strategy="prediction").training is None
+
+
+def test_a_layer_and_a_projection_that_are_handed_in_are_used_and_not_changed() -> None:
+    problem = shop().problem
+    layer = dro.DROLayer(problem, candidates=2, samples=1, temperature=7.0, enumerate_up_to=0)
+    projection = dro.Projection(problem.ambiguity, relative=0.5)
+    model = learner(problem, layer=layer, projection=projection).fit(*sales())
+    assert model.pipeline_.projection is projection
+    assert model.pipeline_.layer is not layer
+    assert (model.pipeline_.layer.candidates, model.pipeline_.layer.temperature) == (2, 7.0)
+    annealed = learner(problem, layer=layer, training__temperature=2.0, training__gradient="smoothed").fit(*sales())
+    assert annealed.pipeline_.layer.temperature == 2.0
+    assert isinstance(annealed.pipeline_.layer.gradient, Smoothed)
+    assert layer.temperature == 7.0
+    assert isinstance(layer.gradient, Exact)
+
+
+def test_an_objective_of_ones_own() -> None:
+    """Training on the negative cost makes decisions worse."""
+
+    @dataclass(frozen=True)
+    class Worse:
+        def __call__(self, problem, decision, y):
+            return -decision.expected(lambda x: problem.loss(x, y))
+
+    Z, Y = sales(40)
+    problem = shop(False).problem
+    options = {"pretraining": None, "training__epochs": 4, "training__rate": 2e-2, "trainer__validation_share": 0.0}
+    best, worst = (learner(problem, objective=o, **dict(options)).fit(Z, Y).loss(Z, Y) for o in (None, Worse()))
+    assert worst > best + 0.1
+
+
+def test_given_bounds_leave_locations_to_be_fitted() -> None:
+    """With every sigma given, the first training once did nothing at all, and its loss was zero."""
+    Z, Y = sales(60)
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    cost = cp.sum(cp.maximum(3 * (y - x), x - y))
+    problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm(sigma=0.1)]))
+    model = learner(problem, training=None, pretraining__epochs=60, trainer__validation_share=0.0, projection=None)
+    model.fit(Z, Y)
+    losses = [row["prediction_loss"] for row in model.history_["prediction"]]
+    assert losses[-1] < 0.5 * losses[0]
+    found = model.predict_set(Z)["0.mu"]
+    # Outcomes are 2 + z plus the mean of a folded normal distribution.
+    assert np.abs(found - (2.24 + Z)).mean() < 0.12
+
+
+def test_flat_items_are_found_by_their_gradients_not_by_their_cones() -> None:
+    """Half of the items of a linear cost under squares decide at a vertex, which no second-order cone tells."""
+    data = PortfolioData.generate(5, 60)
+    y, x = dro.Uncertain(5), cp.Variable(5, nonneg=True)
+    ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    problem = dro.DecisionProblem(-(y @ x), [cp.sum(x) == 1], ambiguity)
+    assert not problem.program.flat
+    model = learner(problem).fit(data.Z, data.Y)
+    assert isinstance(model.pipeline_.layer.gradient, Smoothed)
+
+
+def test_neighbours_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    weigh = dro.nominal.KNN.weigh
+
+    def counted(self, z, exclude):
+        searched.append(len(z))
+        return weigh(self, z, exclude)
+
+    monkeypatch.setattr(dro.nominal.KNN, "weigh", counted)
+    Z, Y = sales(24)
+    model = learner(shop(False).problem, training__epochs=3).fit(Z, Y)
+    assert sum(searched) == 24 + 10  # all points, and a batch for the unit of the cost
+    pipeline, rows = model.pipeline_, torch.arange(5)
+    z = model.pipeline_.nominal.covariates[rows] * pipeline.nominal.scale + pipeline.nominal.shift
+    for found, expected in zip(pipeline.around(z, rows), pipeline.nominal(z, exclude=rows), strict=True):
+        torch.testing.assert_close(found, expected)

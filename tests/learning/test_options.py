@@ -41,7 +41,7 @@ def test_polynomials_are_all_monomials() -> None:
 
 def test_degree_reaches_the_default_model() -> None:
     Z, Y = sales(20)
-    model = _fitted(degree=2, epochs=1, pretrain_epochs=1).fit(Z, Y).pipeline_.model
+    model = _fitted(model__degree=2, training__epochs=1, pretraining__epochs=1).fit(Z, Y).pipeline_.model
     assert isinstance(model, SetModel)
     assert model.degree == 2
     assert model.networks[0][0].in_features == 5
@@ -55,13 +55,13 @@ def test_without_hidden_layers_a_degree_of_two_bends() -> None:
     errors = []
     for degree in (1, 2):
         model = _fitted(
-            hidden=(),
-            degree=degree,
-            strategy="prediction",
-            pretrain_epochs=150,
-            pretrain_lr=0.05,
-            batch_size=100,
-            validation_share=0.0,
+            model__hidden=(),
+            model__degree=degree,
+            training=None,
+            pretraining__epochs=150,
+            pretraining__rate=0.05,
+            pretraining__batch_size=100,
+            trainer__validation_share=0.0,
         )
         errors.append(np.abs(model.fit(Z, Y).predict_set(Z)["0.mu"] - mean).mean())
     assert errors[1] < 0.25 * errors[0]
@@ -70,7 +70,7 @@ def test_without_hidden_layers_a_degree_of_two_bends() -> None:
 @pytest.mark.parametrize("degree", [0, -1, 1.5, "2"])
 def test_a_degree_that_is_none_is_refused(degree: Any) -> None:
     with pytest.raises(dro.ModelError, match="degree"):
-        _fitted(degree=degree).fit(*sales(20))
+        _fitted(model__degree=degree).fit(*sales(20))
 
 
 def test_outcomes_have_no_bias_of_neighbours() -> None:
@@ -80,15 +80,15 @@ def test_outcomes_have_no_bias_of_neighbours() -> None:
     for locations in ("nominal", "outcomes"):
         model = _fitted(
             nominal=dro.nominal.KNN(k=25),
-            hidden=(),
-            degree=2,
-            strategy="prediction",
-            pretrain_epochs=150,
-            pretrain_lr=0.05,
-            batch_size=60,
-            validation_share=0.0,
+            model__hidden=(),
+            model__degree=2,
+            training=None,
+            pretraining__epochs=150,
+            pretraining__rate=0.05,
+            pretraining__batch_size=60,
+            trainer__validation_share=0.0,
             projection=None,
-            locations=locations,
+            pretraining__locations=locations,
         )
         errors[locations] = float(np.abs(model.fit(Z, Y).predict_set(Z)["0.mu"] - mean).mean())
     assert errors["outcomes"] < 0.5 * errors["nominal"]
@@ -115,25 +115,32 @@ def test_bounds_are_still_fitted_to_the_neighbours() -> None:
 
 
 def test_unknown_locations_are_refused() -> None:
-    with pytest.raises(dro.ModelError, match="locations must be 'nominal' or 'outcomes'"):
-        _fitted(locations="neighbours").fit(*sales(20))
+    with pytest.raises(dro.ModelError, match="locations must be one of"):
+        _fitted(pretraining__locations="neighbours").fit(*sales(20))
 
 
 def test_a_huge_anchor_keeps_locations_at_the_regression() -> None:
     """Trained on decisions alone locations drift; with a huge anchor they end where the outcomes' regression does."""
     Z, Y = sales(60)
     common = {
-        "hidden": (),
-        "locations": "outcomes",
-        "pretrain_epochs": 120,
-        "pretrain_lr": 0.05,
-        "batch_size": 60,
-        "validation_share": 0.0,
+        "model__hidden": (),
+        "pretraining__locations": "outcomes",
+        "pretraining__epochs": 120,
+        "pretraining__rate": 0.05,
+        "pretraining__batch_size": 60,
+        "trainer__validation_share": 0.0,
     }
-    start = _fitted(strategy="prediction", **common).fit(Z, Y).predict_set(Z)["0.mu"]
+    start = _fitted(training=None, **common).fit(Z, Y).predict_set(Z)["0.mu"]
     moved = {}
     for anchor in (0.0, 1e6):
-        model = _fitted(anchor=anchor, epochs=25, lr=0.02, lr_divisor=1.0, **common).fit(Z, Y)
+        model = _fitted(
+            training__anchor=anchor,
+            training__batch_size=60,
+            training__epochs=25,
+            training__rate=0.02,
+            training__decay=1.0,
+            **common,
+        ).fit(Z, Y)
         moved[anchor] = float(np.abs(model.predict_set(Z)["0.mu"] - start).mean())
     assert moved[0.0] > 0.05
     assert moved[1e6] < 0.3 * moved[0.0]
@@ -142,18 +149,20 @@ def test_a_huge_anchor_keeps_locations_at_the_regression() -> None:
 @pytest.mark.parametrize("anchor", [-1.0, -1e-9, float("nan")])
 def test_a_negative_anchor_is_refused(anchor: float) -> None:
     with pytest.raises(dro.ModelError, match="anchor"):
-        _fitted(anchor=anchor).fit(*sales(20))
+        _fitted(training__anchor=anchor).fit(*sales(20))
 
 
 def test_a_ball_has_nothing_to_anchor() -> None:
     with pytest.raises(dro.ModelError, match="anchor= needs a moment set"):
-        learner(shop(ambiguity="ball").problem, anchor=1.0).fit(*sales(20))
+        learner(shop(ambiguity="ball").problem, training__anchor=1.0).fit(*sales(20))
 
 
 def test_proposal_and_enumeration_reach_the_layer() -> None:
     Z, Y = sales(20)
     proposal = Energy()
-    model = learner(shop().problem, epochs=1, pretrain_epochs=1, proposal=proposal, enumerate_up_to=7).fit(Z, Y)
+    problem = shop().problem
+    given = dro.DROLayer(problem, proposal=proposal, enumerate_up_to=7)
+    model = learner(problem, layer=given, training__epochs=1, pretraining__epochs=1).fit(Z, Y)
     layer = model.pipeline_.layer
     assert layer.proposal is proposal
     assert layer.enumerate_up_to == 7
@@ -163,7 +172,9 @@ def test_proposal_and_enumeration_reach_the_layer() -> None:
 def test_enumerate_up_to_decides_who_is_asked(limit: int, sampled: bool) -> None:
     """Two switches make four combinations: enumerated by default, and found by the oracle where that is forbidden."""
     Z, Y = sales(20)
-    model = learner(shop().problem, epochs=1, pretrain_epochs=1, enumerate_up_to=limit).fit(Z, Y)
+    problem = shop().problem
+    layer = dro.DROLayer(problem, enumerate_up_to=limit)
+    model = learner(problem, layer=layer, training__epochs=1, pretraining__epochs=1).fit(Z, Y)
     model.pipeline_.train()
     decision = model.pipeline_(torch.as_tensor(Z[:3]))
     assert (decision.oracle is not None) == sampled
@@ -173,10 +184,10 @@ def test_enumerate_up_to_decides_who_is_asked(limit: int, sampled: bool) -> None
 def test_saving_keeps_the_degree(tmp_path: Path) -> None:
     Z, Y = sales(30)
     problem = shop().problem
-    model = learner(problem, degree=3, epochs=1, pretrain_epochs=1).fit(Z, Y)
+    model = learner(problem, model__degree=3, training__epochs=1, pretraining__epochs=1).fit(Z, Y)
     model.save(tmp_path / "model.safetensors")
     again = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
-    assert again.degree == again.pipeline_.model.degree == 3
+    assert again.model.degree == again.pipeline_.model.degree == 3
     for name, value in model.predict_set(Z).items():
         np.testing.assert_allclose(again.predict_set(Z)[name], value, rtol=1e-12)
     for variable, value in model.decide(Z).items():
@@ -186,7 +197,15 @@ def test_saving_keeps_the_degree(tmp_path: Path) -> None:
 def test_saving_keeps_the_other_options(tmp_path: Path) -> None:
     Z, Y = sales(30)
     problem = shop().problem
-    options = {"locations": "outcomes", "anchor": 0.5, "enumerate_up_to": 3}
-    learner(problem, epochs=1, pretrain_epochs=1, **options).fit(Z, Y).save(tmp_path / "model.safetensors")
+    pretraining = dro.Stage(epochs=1, rate=1e-2, locations="outcomes")
+    training = dro.Stage(epochs=1, anchor=0.5, temperature=2.0)
+    model = learner(problem, pretraining=pretraining, training=training, projection="clip", seed=3).fit(Z, Y)
+    model.save(tmp_path / "model.safetensors")
     again = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
-    assert {name: getattr(again, name) for name in options} == options
+    assert (again.pretraining, again.training, again.projection, again.seed) == (pretraining, training, "clip", 3)
+    own = learner(problem, projection=dro.Projection(problem.ambiguity), training__epochs=1).fit(Z, Y)
+    own.save(tmp_path / "own")
+    with pytest.raises(dro.ModelError, match="projection of your own"):
+        dro.DecisionFocusedLearner.load(tmp_path / "own", problem)
+    again = dro.DecisionFocusedLearner.load(tmp_path / "own", problem, projection=dro.Projection(problem.ambiguity))
+    np.testing.assert_allclose(again.loss(Z, Y), own.loss(Z, Y), rtol=1e-9)

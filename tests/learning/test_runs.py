@@ -62,10 +62,8 @@ def lots(directory: Path, **settings: Any) -> tuple[dro.DecisionFocusedLearner, 
     portfolio = Portfolio(8, binaries=6)
     settings = {
         "model": Mortal(5, 16),
-        "directory": directory,
-        "epochs": 3,
-        "pretrain_epochs": 2,
-        "lr": 1e-3,
+        "trainer__directory": directory,
+        "training__epochs": 3,
         **settings,
     }
     return learner(portfolio.problem, **settings), data
@@ -92,7 +90,7 @@ def test_a_killed_run_resumes_and_ends_where_it_would_have(tmp_path: Path, dies_
     assert (tmp_path / "run" / stage / "last.ckpt").exists()
     assert not (tmp_path / "run" / stage / "done.json").exists()
 
-    resumed, data = lots(tmp_path / "run", resume=True)
+    resumed, data = lots(tmp_path / "run", trainer__resume=True)
     resumed.fit(data.Z, data.Y)
     whole, _ = lots(tmp_path / "whole")
     whole.fit(data.Z, data.Y)
@@ -106,19 +104,19 @@ def test_a_killed_run_resumes_and_ends_where_it_would_have(tmp_path: Path, dies_
 def test_a_finished_run_is_not_run_again_and_another_is_refused(tmp_path: Path) -> None:
     Z, Y = sales()
     problem = shop(False).problem
-    first = learner(problem, directory=tmp_path).fit(Z, Y)
-    again = learner(problem, directory=tmp_path, resume=True).fit(Z, Y)
+    first = learner(problem, trainer__directory=tmp_path).fit(Z, Y)
+    again = learner(problem, trainer__directory=tmp_path, trainer__resume=True).fit(Z, Y)
     np.testing.assert_array_equal(weights(first), weights(again))
     assert first.history_ == again.history_
     with pytest.raises(dro.ModelError, match="other data"):
-        learner(problem, directory=tmp_path, resume=True).fit(Z, Y + 1.0)
+        learner(problem, trainer__directory=tmp_path, trainer__resume=True).fit(Z, Y + 1.0)
     with pytest.raises(dro.ModelError, match="other settings"):
-        learner(problem, directory=tmp_path, resume=True, lr=0.5).fit(Z, Y)
-    only = learner(problem, directory=tmp_path / "two", strategy="prediction").fit(Z, Y)
-    then = learner(problem, directory=tmp_path / "two", resume=True).fit(Z, Y)
+        learner(problem, trainer__directory=tmp_path, trainer__resume=True, training__rate=0.5).fit(Z, Y)
+    only = learner(problem, trainer__directory=tmp_path / "two", training=None).fit(Z, Y)
+    then = learner(problem, trainer__directory=tmp_path / "two", trainer__resume=True).fit(Z, Y)
     assert then.history_["prediction"] == only.history_["prediction"]
     np.testing.assert_array_equal(weights(then), weights(first))
-    fresh = learner(problem, directory=tmp_path, lr=1e-2).fit(Z, Y)
+    fresh = learner(problem, trainer__directory=tmp_path, training__rate=1e-2).fit(Z, Y)
     assert not np.array_equal(weights(fresh), weights(first))
 
 
@@ -155,7 +153,7 @@ PARALLEL = """
 import os, sys
 from tests.learning.small import learner, sales, shop
 Z, Y = sales(21)
-model = learner(shop().problem, devices=2, validation_share=0.0).fit(Z, Y)
+model = learner(shop().problem, trainer__devices=2, trainer__validation_share=0.0).fit(Z, Y)
 if int(os.environ["LOCAL_RANK"]) == 0:
     model.save(sys.argv[1])
 """
@@ -170,10 +168,12 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     made = shop()
     two = dro.DecisionFocusedLearner.load(file, made.problem)
     Z, Y = sales(21)
-    one = learner(made.problem, validation_share=0.0).fit(Z, Y)
+    one = learner(made.problem, trainer__validation_share=0.0).fit(Z, Y)
     np.testing.assert_allclose(weights(two), weights(one), rtol=0, atol=1e-6)
     assert not np.allclose(
-        weights(one), weights(learner(made.problem, validation_share=0.0, epochs=0).fit(Z, Y)), atol=1e-6
+        weights(one),
+        weights(learner(made.problem, trainer__validation_share=0.0, training__epochs=0).fit(Z, Y)),
+        atol=1e-6,
     )
 
 
@@ -208,7 +208,7 @@ def test_saved_here_loaded_elsewhere(tmp_path: Path) -> None:
 def test_saved_with_any_nominal_distribution(tmp_path: Path, nominal) -> None:
     Z, Y = sales()
     problem = shop(False).problem
-    model = learner(problem, nominal=nominal, epochs=0).fit(Z, Y)
+    model = learner(problem, nominal=nominal, training__epochs=0).fit(Z, Y)
     model.save(tmp_path / "model")
     loaded = dro.DecisionFocusedLearner.load(tmp_path / "model", problem)
     assert type(loaded.pipeline_.nominal) is type(nominal)
@@ -218,7 +218,7 @@ def test_saved_with_any_nominal_distribution(tmp_path: Path, nominal) -> None:
 def test_saved_with_a_model_of_ones_own(tmp_path: Path) -> None:
     Z, Y = sales()
     problem = shop(False).problem
-    model = learner(problem, model=nn.Linear(2, 3), epochs=0).fit(Z, Y)
+    model = learner(problem, model=nn.Linear(2, 3), training__epochs=0).fit(Z, Y)
     model.save(tmp_path / "model", note={"by": "me"})
     assert storage.read_header(tmp_path / "model")["note"] == {"by": "me"}
     with pytest.raises(dro.ModelError, match="pass one as model="):
@@ -243,8 +243,8 @@ def test_files_that_are_not_saved_learners(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, str(tmp_path / "other"))
     with pytest.raises(dro.ModelError, match="not a saved learner"):
         load(tmp_path / "other", problem)
-    learner(problem, epochs=0).fit(*sales()).save(tmp_path / "model")
+    learner(problem, training__epochs=0).fit(*sales()).save(tmp_path / "model")
     with pytest.raises(dro.ModelError, match="saved for a set with parameters"):
         load(tmp_path / "model", shop(False, "linear").problem)
     with pytest.raises(dro.ModelError, match="cannot be written"):
-        learner(problem, epochs=0).fit(*sales()).save(tmp_path / "no" / "folder")
+        learner(problem, training__epochs=0).fit(*sales()).save(tmp_path / "no" / "folder")

@@ -39,7 +39,9 @@ def learnt(
     """Decisions and loss on the training data, in units of one."""
     Z, Y = sales(20)
     problem, retail = shop(kind, lots, outcomes, cost)
-    model = learner(problem, epochs=3, pretrain_epochs=3, lr=2e-2).fit(contexts * Z, outcomes * Y)
+    model = learner(problem, training__epochs=3, pretraining__epochs=3, training__rate=2e-2).fit(
+        contexts * Z, outcomes * Y
+    )
     decision = model.decide(contexts * Z)[retail] / outcomes
     return decision, model.loss(contexts * Z, outcomes * Y) / cost
 
@@ -73,5 +75,9 @@ def test_training_matters() -> None:
     """Decisions after training differ from those before by far more than units are allowed to."""
     Z, Y = sales(20)
     problem, retail = shop("square", False, 1.0, 1.0)
-    before = learner(problem, epochs=1, pretrain_epochs=1, lr=1e-9, pretrain_lr=1e-9).fit(Z, Y).decide(Z)[retail]
+    before = (
+        learner(problem, training__epochs=1, pretraining__epochs=1, training__rate=1e-9, pretraining__rate=1e-9)
+        .fit(Z, Y)
+        .decide(Z)[retail]
+    )
     assert np.abs(learnt("square", False)[0] - before).max() > 0.05

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any, Protocol, Self
 
 import cvxpy as cp
-import numpy as np
-import torch
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from drolayers.checks import number
 from drolayers.errors import ModelError, ShapeError
-from drolayers.learning.data import Outcomes, matrix
+from drolayers.learning.data import Examples, matrix
 from drolayers.problem import DecisionProblem
 
 
@@ -39,38 +36,12 @@ def checked_problem(problem: Any, who: str) -> DecisionProblem:
     return problem
 
 
-def training_data(problem: DecisionProblem, Z: Any, Y: Any) -> Outcomes:
+def training_data(problem: DecisionProblem, Z: Any, Y: Any) -> Examples:
     """Contexts and outcomes of the right shapes."""
-    data = Outcomes(matrix(Z, "Z"), matrix(Y, "Y"), True)
+    data = Examples(matrix(Z, "Z"), matrix(Y, "Y"))
     if data.Y.shape[1] != problem.ambiguity.y.dim:
         raise ShapeError(f"Y must have {problem.ambiguity.y.dim} columns, not {data.Y.shape[1]}.")
     return data
-
-
-def split(
-    problem: DecisionProblem, Z: Any, Y: Any, validation: tuple[Any, Any] | None, share: float, seed: int
-) -> tuple[Outcomes, Outcomes | None]:
-    """Training and validation data: those that were given, or a share of the data."""
-    everything = training_data(problem, Z, Y)
-    if validation is not None:
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise ShapeError(f"validation must be a pair (Z, Y), not {type(validation).__name__}.")
-        held_out = training_data(problem, *validation)
-        if held_out.Z.shape[1] != everything.Z.shape[1]:
-            raise ShapeError("Validation data must have the columns of the training data.")
-        return everything, held_out
-    if not 0 <= number("validation_share", share) < 1:
-        raise ModelError(f"validation_share must lie in [0, 1), not {share}.")
-    held = int(len(everything) * share)
-    if not held:
-        return everything, None
-    order = torch.as_tensor(np.random.default_rng(seed).permutation(len(everything)))
-    # In their own order: a policy may ask for the latest training points.
-    kept, rest = order[held:].sort().values, order[:held].sort().values
-    return (
-        Outcomes(everything.Z[kept], everything.Y[kept], True),
-        Outcomes(everything.Z[rest], everything.Y[rest], False),
-    )
 
 
 def contexts(policy: object, Z: Any) -> Tensor:

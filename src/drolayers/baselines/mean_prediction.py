@@ -9,9 +9,10 @@ import cvxpy as cp
 import torch
 from sklearn.base import BaseEstimator
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, split
+from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import ExpectedCost
+from drolayers.learning.data import split
 from drolayers.problem import DecisionProblem
 
 
@@ -53,7 +54,7 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
         """Train the network; validation data decide which epoch is kept."""
         checked_problem(self.problem, "MeanPrediction")
-        training, held_out = split(self.problem, Z, Y, validation, self.validation_share, self.seed)
+        training, held_out = split(training_data(self.problem, Z, Y), validation, self.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
         self.model_, self.history_ = fit_mean(
             training,

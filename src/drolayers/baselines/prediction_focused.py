@@ -23,11 +23,11 @@ def PredictionFocused(problem: DecisionProblem, **settings: Any) -> DecisionFocu
 
     Args:
         problem: the decision problem.
-        settings: those of :class:`drolayers.DecisionFocusedLearner`, but ``strategy``.
+        settings: those of :class:`drolayers.DecisionFocusedLearner`, but ``training``.
     """
-    if "strategy" in settings:
-        raise ModelError("PredictionFocused has the strategy 'prediction': use DecisionFocusedLearner for another one.")
-    return DecisionFocusedLearner(problem, strategy="prediction", **settings)
+    if "training" in settings:
+        raise ModelError("PredictionFocused is not trained on decisions: use DecisionFocusedLearner with training=.")
+    return DecisionFocusedLearner(problem, training=None, **settings)
 
 
 @final

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
-from drolayers.learning.data import Outcomes, SeededBatches
+from drolayers.learning.data import Examples, SeededBatches
 from drolayers.learning.model import perceptron, polynomials, units
 
 
@@ -68,7 +68,7 @@ class MeanModel(nn.Module):
         return ((self(z) - y) / self.output_scale).square().mean()
 
 
-def batches(data: Outcomes, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(data: Examples, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Contexts and outcomes in an order that depends on the seed and the epoch alone."""
     order = SeededBatches(len(data), whole("batch_size", batch_size), seed)
     order.set_epoch(epoch)
@@ -79,9 +79,9 @@ def batches(data: Outcomes, batch_size: int, seed: int, epoch: int) -> Iterator[
 def train(
     module: nn.Module,
     loss: Callable[[Tensor, Tensor], Tensor],
-    score: Callable[[Outcomes], float],
-    training: Outcomes,
-    held_out: Outcomes | None,
+    score: Callable[[Examples], float],
+    training: Examples,
+    held_out: Examples | None,
     *,
     epochs: int,
     lr: float,
@@ -138,8 +138,8 @@ def train(
 
 
 def fit_mean(
-    training: Outcomes,
-    held_out: Outcomes | None,
+    training: Examples,
+    held_out: Examples | None,
     *,
     hidden: Sequence[int],
     epochs: int,

@@ -4,21 +4,26 @@ from drolayers.extras import needs
 
 needs("learning", "lightning", "sklearn", "safetensors")
 
-from drolayers.learning.data import OutcomeData, Outcomes  # noqa: E402
+from drolayers.learning.data import ExampleData, Examples  # noqa: E402
 from drolayers.learning.learner import DecisionFocusedLearner  # noqa: E402
 from drolayers.learning.model import SetModel  # noqa: E402
-from drolayers.learning.module import DecisionModule, Pipeline, PredictionModule  # noqa: E402
+from drolayers.learning.module import DecisionModule, PredictionModule  # noqa: E402
+from drolayers.learning.pipeline import Pipeline  # noqa: E402
 from drolayers.learning.pretraining import PredictionLoss  # noqa: E402
 from drolayers.learning.schedule import Annealed  # noqa: E402
+from drolayers.learning.settings import Network, Stage, Trainer  # noqa: E402
 
 __all__ = [
     "Annealed",
     "DecisionFocusedLearner",
     "DecisionModule",
-    "OutcomeData",
-    "Outcomes",
+    "ExampleData",
+    "Examples",
+    "Network",
     "Pipeline",
     "PredictionLoss",
     "PredictionModule",
     "SetModel",
+    "Stage",
+    "Trainer",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import lightning.pytorch as pl
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drolayers.errors import ShapeError
+from drolayers.checks import number
+from drolayers.errors import ModelError, ShapeError
 
 
 def matrix(data: Any, name: str) -> Tensor:
@@ -39,24 +41,53 @@ def column_names(data: Any) -> list[str] | None:
     return names if names is not None and all(isinstance(name, str) for name in names) else None
 
 
-class Outcomes(Dataset[tuple[Tensor, Tensor, int]]):
-    """Contexts, outcomes, and the number of each row in the training data (-1 for rows that are not in it)."""
+@final
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Contexts and outcomes; their rows are numbered from ``first`` on among all points of a training."""
 
-    def __init__(self, Z: Tensor, Y: Tensor, training: bool) -> None:
-        if len(Z) != len(Y):
-            raise ShapeError(f"Z has {len(Z)} rows and Y has {len(Y)}: there must be one outcome for each context.")
-        self.Z, self.Y, self.training = Z, Y, training
+    Z: Tensor
+    Y: Tensor
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.Z) != len(self.Y):
+            raise ShapeError(
+                f"Z has {len(self.Z)} rows and Y has {len(self.Y)}: there must be one outcome for each context."
+            )
 
     def __len__(self) -> int:
         return len(self.Z)
 
-    def __getitem__(self, row: int) -> tuple[Tensor, Tensor, int]:
-        return self.Z[row], self.Y[row], row if self.training else -1
+    def __getitem__(self, rows: Any) -> Examples:
+        return Examples(self.Z[rows], self.Y[rows])
 
     def batch(self, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Several rows at once, possibly none."""
+        """Several rows at once, possibly none, with their numbers."""
         index = torch.tensor(rows, dtype=torch.int64)
-        return self.Z[index], self.Y[index], index if self.training else torch.full_like(index, -1)
+        return self.Z[index], self.Y[index], index + self.first
+
+
+def split(everything: Examples, validation: Any, share: float, seed: int) -> tuple[Examples, Examples | None]:
+    """Training and validation data: those that were given, or a share of the data, drawn at random."""
+    if validation is not None:
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise ShapeError(f"validation must be a pair (Z, Y), not {type(validation).__name__}.")
+        held_out = Examples(
+            matrix(validation[0], "validation Z"), matrix(validation[1], "validation Y"), len(everything)
+        )
+        if held_out.Z.shape[1] != everything.Z.shape[1] or held_out.Y.shape[1] != everything.Y.shape[1]:
+            raise ShapeError("Validation data must have the columns of the training data.")
+        return everything, held_out
+    if not 0 <= number("validation_share", share) < 1:
+        raise ModelError(f"validation_share must lie in [0, 1), not {share}.")
+    held = int(len(everything) * share)
+    if not held:
+        return everything, None
+    order = torch.as_tensor(np.random.default_rng(seed).permutation(len(everything)))
+    # In their own order: a policy may ask for the latest training points.
+    kept, rest = everything[order[held:].sort().values], everything[order[:held].sort().values]
+    return kept, replace(rest, first=len(kept))
 
 
 class SeededBatches(Sampler[list[int]]):
@@ -97,11 +128,11 @@ class _Rows(Dataset[int]):
         return row
 
 
-class OutcomeData(pl.LightningDataModule):
+class ExampleData(pl.LightningDataModule):
     """Training and validation batches."""
 
     def __init__(
-        self, training: Outcomes, validation: Outcomes | None, batch_size: int, seed: int, evaluation_size: int = 256
+        self, training: Examples, validation: Examples | None, batch_size: int, seed: int, evaluation_size: int = 256
     ) -> None:
         super().__init__()
         self.training, self.validation = training, validation
@@ -116,4 +147,7 @@ class OutcomeData(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """In order; every process sees all of it."""
-        return [] if self.validation is None else DataLoader(self.validation, batch_size=self.evaluation_size)
+        if self.validation is None:
+            return []
+        rows = _Rows(len(self.validation))
+        return DataLoader(rows, batch_size=self.evaluation_size, collate_fn=self.validation.batch)

@@ -3,89 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from drolayers.ambiguity.base import Nominal
-from drolayers.layer import Decision, DROLayer
+from drolayers.layer import Decision
+from drolayers.learning.objectives import Mean, Objective
+from drolayers.learning.pipeline import Pipeline, timed
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.schedule import RateSchedule, SmoothingSchedule, TemperatureSchedule
-from drolayers.nominal import NominalDistribution
-from drolayers.projection import Projection
 
 Batch = tuple[Tensor, Tensor, Tensor]
-
-
-class Pipeline(nn.Module):
-    """Context → θ → projection → decision: the parts of the paper's figure 1, in one module.
-
-    Args:
-        model: from ``z`` to a flat θ.
-        nominal: Q_z; None where neither the projection nor the set needs it.
-        projection: onto sets that contain Q_z; None leaves θ as the model gives it.
-        layer: from θ to the decision.
-    """
-
-    def __init__(
-        self, model: nn.Module, nominal: NominalDistribution | None, projection: Projection | None, layer: DROLayer
-    ) -> None:
-        super().__init__()
-        self.model, self.nominal, self.projection, self.layer = model, nominal, projection, layer
-
-    def around(self, z: Tensor, rows: Tensor | None = None) -> Nominal | None:
-        """Q_z, without the training points themselves where their rows are given."""
-        return None if self.nominal is None else self.nominal(z, exclude=rows)
-
-    def theta(self, z: Tensor, nominal: Nominal | None) -> Tensor:
-        """θ, projected."""
-        theta: Tensor = self.model(z)
-        return theta if self.projection is None or nominal is None else self.projection(theta, nominal)
-
-    def forward(self, z: Tensor, rows: Tensor | None = None) -> Decision:
-        """The decision for a batch of contexts."""
-        nominal = self.around(z, rows)
-        return self.layer(self.theta(z, nominal), nominal)
-
-    @torch.no_grad()
-    def decide(self, z: Tensor, chunk: int = 512) -> Decision:
-        """The decisions for any number of contexts, without gradients."""
-        parts = [self(part) for part in z.split(chunk)]
-
-        def joined(of: Callable[[Decision], Tensor]) -> Tensor:
-            return torch.cat([of(part) for part in parts])
-
-        return Decision(
-            {v: joined(lambda part, v=v: part.best[v]) for v in parts[0].best},  # type: ignore[misc]
-            joined(lambda part: part.value),
-            joined(lambda part: part.status),
-            {v: joined(lambda part, v=v: part.candidates[v]) for v in parts[0].candidates},  # type: ignore[misc]
-            joined(lambda part: part.objective),
-            joined(lambda part: part.probabilities),
-            joined(lambda part: part.effective_sample_size),
-        )
-
-    def cost_unit(self, z: Tensor, y: Tensor) -> float:
-        """By how much the costs of the decisions for some contexts differ at their outcomes, on average.
-
-        Where they do not, their size; one where that vanishes too.
-        """
-        self.eval()
-        decision = self.decide(z)
-        ok = decision.ok.nonzero()[:, 0]
-        if not ok.numel():
-            return 1.0
-        cost = self.layer.problem.loss({v: x[ok] for v, x in decision.best.items()}, y[ok]).double()
-        size, spread = cost.abs().mean(), (cost - cost.mean()).abs().mean()
-        found = float(spread if spread > 1e-9 * size else size)
-        return found if 0.0 < found < float("inf") else 1.0
-
-    def nothing(self) -> Tensor:
-        """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""
-        return torch.stack([weight.sum() for weight in self.model.parameters()]).sum() * 0.0
 
 
 class _Training(pl.LightningModule):
@@ -138,7 +68,7 @@ class PredictionModule(_Training):
         z, y, rows = batch
         if not len(z):
             return self.pipeline.nothing()
-        nominal = self.pipeline.around(z, rows if bool((rows >= 0).all()) else None)
+        nominal = self.pipeline.around(z, rows)
         assert nominal is not None
         return self.loss(self.pipeline.model(z), nominal, phase, y if self.outcomes else None)
 
@@ -162,28 +92,31 @@ class DecisionModule(_Training):
 
     Args:
         pipeline: the parts.
-        temperature: λ by epoch.
-        smoothing: level of smoothing by epoch; None for exact gradients.
+        temperature: λ by epoch; None leaves the layer's.
+        smoothing: level of smoothing by epoch; None leaves the layer's gradient.
         rate: learning rate by epoch.
         anchor: weight of the first term of the prediction-focused loss, taken at the outcomes, beside the decision
             loss; it keeps locations where the data are while decisions shape the rest.
         loss: that loss; needed where the weight is not zero.
         unit: of the decision loss, so that gradients are clipped, and locations held, alike in whatever unit the cost
             is counted (:meth:`Pipeline.cost_unit`).
+        objective: what is minimised; the mean cost unless given.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
-        temperature: TemperatureSchedule,
+        temperature: TemperatureSchedule | None,
         smoothing: SmoothingSchedule | None,
         rate: RateSchedule,
         anchor: float = 0.0,
         loss: PredictionLoss | None = None,
         unit: float = 1.0,
+        objective: Objective | None = None,
     ) -> None:
         super().__init__(pipeline, rate)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
+        self.objective = Mean() if objective is None else objective
         self.unit = unit
         self._backward_from = 0.0
         self._validated = [0.0, 0, 0]
@@ -191,7 +124,8 @@ class DecisionModule(_Training):
     def on_train_epoch_start(self) -> None:
         """Move along the schedules."""
         layer = self.pipeline.layer
-        layer.temperature = self.temperature(self.current_epoch)
+        if self.temperature is not None:
+            layer.temperature = self.temperature(self.current_epoch)
         if self.smoothing is not None:
             layer.gradient = self.smoothing(self.current_epoch)
 
@@ -201,22 +135,16 @@ class DecisionModule(_Training):
         if not len(z):
             self._backward_from = time.perf_counter()
             return self._average(self.pipeline.nothing(), torch.zeros(()))
-        clock = [time.perf_counter()]
-        raw = self.pipeline.model(z)
-        clock.append(time.perf_counter())
-        nominal = self.pipeline.around(z, rows)
-        theta = raw if self.pipeline.projection is None or nominal is None else self.pipeline.projection(raw, nominal)
-        clock.append(time.perf_counter())
-        decision = self.pipeline.layer(theta, nominal)
-        problem = self.pipeline.layer.problem
-        total = decision.expected(lambda x: problem.loss(x, y)).sum()
-        clock.append(time.perf_counter())
+        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows))
+        start = time.perf_counter()
+        total = self.objective(self.pipeline.layer.problem, decision, y).sum()
+        seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
         loss = self._average(total / self.unit, mine)
-        if self.anchor and self.loss is not None and nominal is not None:
-            held = self.loss(raw, nominal, "location", y) / self.loss.scale.numel()
+        if self.anchor and self.loss is not None:
+            held = self.loss.at_outcomes(raw, y) / self.loss.scale.numel()
             loss = loss + self._average(self.anchor * held * len(z), torch.tensor(float(len(z))))
-        self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), clock)
+        self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), seconds)
         self._backward_from = time.perf_counter()
         return loss
 
@@ -225,19 +153,15 @@ class DecisionModule(_Training):
         seconds = time.perf_counter() - self._backward_from
         self.log("seconds/backward", seconds, on_step=False, on_epoch=True, batch_size=1)
 
-    def _record(self, decision: Decision, loss: Tensor, solved: int, items: int, clock: list[float]) -> None:
+    def _record(self, decision: Decision, loss: Tensor, solved: int, items: int, seconds: dict[str, float]) -> None:
         """Losses, effective sample size, masked items, and the time of the paper's stages."""
-        integer = decision.oracle.time if decision.oracle is not None else 0.0
         size = decision.effective_sample_size[decision.ok]
         self.log("decision_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=max(solved, 1))
         self.log_dict(
             {
                 "effective_sample_size": size.mean() if size.numel() else torch.zeros(()),
                 "masked_share": 1.0 - solved / items,
-                "seconds/learning": clock[1] - clock[0],
-                "seconds/projection": clock[2] - clock[1],
-                "seconds/integer": integer,
-                "seconds/layer": clock[3] - clock[2] - integer,
+                **{f"seconds/{stage}": value for stage, value in seconds.items()},
             },
             on_step=False,
             on_epoch=True,
@@ -250,10 +174,9 @@ class DecisionModule(_Training):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The decision loss itself, at the optimal decisions."""
-        z, y, _ = batch
-        decision = self.pipeline(z)
-        problem = self.pipeline.layer.problem
-        total = float(decision.expected(lambda x: problem.loss(x, y)).sum())
+        z, y, rows = batch
+        decision = self.pipeline(z, rows)
+        total = float(self.objective(self.pipeline.layer.problem, decision, y).sum())
         solved = int(decision.ok.sum())
         self._validated = [a + b for a, b in zip(self._validated, (total, solved, len(z)), strict=True)]
 

@@ -5,8 +5,11 @@ The paper's loss has two terms for every moment,
     | E_Q[g_i(y, α_i)] |  +  | E_Q[g_i(y, α_i)] - σ_i |,
 
 the first for the location parameters α, the second for the bound σ (there α is held fixed). In phase "location" only
-the first is used, then both. Parameters that the first term would drive to zero without a meaning (a direction μ, a
-learnable matrix) are left where they are.
+the first is used, then both. What is given is not fitted: where σ is, α still is, and the other way round.
+
+The first term says nothing about a matrix A in φ(Ay - μ): it would drive it to zero. There the Gaussian likelihood of
+the ellipsoid takes its place, E_Q[½‖Ay - μ‖²] - ½ log det AAᵀ, whose minimiser whitens y. Parameters that nothing
+determines (a direction) are left where they are.
 
 E_Q is an average over neighbours, which flattens what is curved. Locations can be fitted to the outcomes themselves
 instead, which are unbiased; bounds cannot, since a single outcome has no spread.
@@ -21,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Nominal
+from drolayers.ambiguity.base import Nominal
 from drolayers.ambiguity.moment_set import MomentSet
 
 
@@ -33,19 +36,26 @@ class PredictionLoss:
         Y: training outcomes, for typical values.
     """
 
-    def __init__(self, ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> None:
+    def __init__(self, ambiguity: MomentSet, Y: Float[Tensor, "n dim"]) -> None:
         self.ambiguity = ambiguity
         typical = ambiguity.typical(Y)
         self.skipped = [name for name, value in typical.items() if not value.meaningful]
-        self.meaningful = isinstance(ambiguity, MomentSet)
         if self.skipped:
             warnings.warn(
                 f"Prediction-focused training leaves {self.skipped} alone: fitting the set to data does not determine "
                 "them.",
                 stacklevel=3,
             )
-        sigma = [value.scale.reshape(-1) for name, value in typical.items() if name.split(".")[-1] == "sigma"]
-        self.scale = torch.cat(sigma) if sigma else torch.ones(1)
+        counts = [moment.bounds for moment in ambiguity.moments]
+        self._learnt = [moment.sigma is None for moment in ambiguity.moments for _ in range(moment.bounds)]
+        start = torch.cat([value.centre.reshape(-1) for value in typical.values()])[None]
+        # Where a bound is given, the size of its moment at typical parameters is what it is measured by.
+        sizes = ambiguity.values(start, Y.double()[None])[0].abs().mean(0).split(counts)
+        scales = [value.scale.reshape(-1) for name, value in typical.items() if name.split(".")[-1] == "sigma"]
+        own = iter(scales)
+        parts = [next(own) if m.sigma is None else s for m, s in zip(ambiguity.moments, sizes, strict=True)]
+        self.scale = torch.cat(parts)
+        self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
     def __call__(
         self,
@@ -55,28 +65,27 @@ class PredictionLoss:
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
         """The mean loss of a batch; locations are fitted to outcomes where they are given."""
-        atoms, weights = nominal
-        centres = nominal if outcomes is None else (outcomes[:, None], torch.ones_like(outcomes[:, :1]))
-        first = (self._expected(theta, centres) / self.scale.to(theta)).abs().sum(1).mean()
-        if phase == "location":
+        first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
+        if phase == "location" or not any(self._learnt):
             return first
-        assert isinstance(self.ambiguity, MomentSet)
-        expected = self._expected(theta.detach(), (atoms, weights))
-        sigma = torch.cat(self.ambiguity.sigmas(theta), 1)[:, self._learnt]
-        return first + ((expected - sigma) / self.scale.to(theta)).abs().sum(1).mean()
+        expected = self._expected(theta.detach(), nominal)
+        sigma = torch.cat(self.ambiguity.sigmas(theta), 1)
+        missed = ((expected - sigma) / self.scale.to(theta))[:, self._learnt]
+        return first + missed.abs().sum(1).mean()
 
-    @property
-    def _learnt(self) -> list[bool]:
-        """Which bounds are learnt."""
-        assert isinstance(self.ambiguity, MomentSet)
-        return [moment.sigma is None for moment in self.ambiguity.moments for _ in range(moment.bounds)]
+    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+        """The first term at single outcomes."""
+        return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
+
+    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Nominal) -> Float[Tensor, ""]:
+        """The first term."""
+        return (self._expected(theta, nominal) / self.scale.to(theta)).abs().sum(1).mean()
 
     def _expected(self, theta: Tensor, nominal: Nominal) -> Float[Tensor, "batch bound"]:
-        """E_Q[g_i(y, α_i)] of the bounds that are learnt."""
-        assert isinstance(self.ambiguity, MomentSet)
+        """E_Q[g_i(y, α_i)]."""
         atoms, weights = nominal
         values = self.ambiguity.values(self._without(theta, self.skipped), atoms.to(theta))
-        return (weights[..., None] * values).sum(1)[:, self._learnt]
+        return (weights[..., None] * values).sum(1)
 
     def _without(self, theta: Tensor, names: list[str]) -> Tensor:
         """θ with some parameters held fixed."""

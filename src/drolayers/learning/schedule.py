@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError
 from drolayers.surrogate.energy import RelativeTemperature, Temperature
+
+if TYPE_CHECKING:
+    from drolayers.learning.settings import Stage
 
 TemperatureSchedule = Callable[[int], Temperature]
 SmoothingSchedule = Callable[[int], Smoothed]
@@ -34,12 +38,13 @@ class Annealed:
         return self.start / self.divisor ** (epoch // self.every)
 
 
-def temperature_schedule(temperature: Temperature | TemperatureSchedule | None, epochs: int) -> TemperatureSchedule:
+def temperature_schedule(stage: Stage) -> TemperatureSchedule:
     """A schedule from what the user gave; by default relative, from one down to a tenth in three steps."""
+    temperature = stage.temperature
     if callable(temperature):
         return temperature
     if temperature is None:
-        relative = Annealed(1.0, 3.0, max(1, epochs // 3))
+        relative = Annealed(1.0, 3.0, max(1, stage.epochs // 3))
         return lambda epoch: RelativeTemperature(relative(epoch))
     fixed = temperature
     return lambda epoch: fixed
@@ -51,6 +56,6 @@ def smoothing_schedule(level: float, epochs: int) -> SmoothingSchedule:
     return lambda epoch: Smoothed(annealed(epoch))
 
 
-def rate_schedule(rate: float | RateSchedule, divisor: float, every: int) -> RateSchedule:
-    """Learning rates: the user's own, or a number that is divided every so many epochs."""
-    return rate if callable(rate) else Annealed(rate, divisor, max(1, every))
+def rate_schedule(stage: Stage) -> RateSchedule:
+    """Learning rates: the user's own, or a number that falls after each third of the epochs."""
+    return stage.rate if callable(stage.rate) else Annealed(stage.rate, stage.decay, max(1, stage.epochs // 3))

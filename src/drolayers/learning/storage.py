@@ -5,17 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from drolayers.errors import ModelError
+from drolayers.layer import DROLayer
+from drolayers.learning.settings import Network, Settings, Stage
 from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
+from drolayers.projection import Projection
 
-FORMAT = 1
+FORMAT = 2
 NOMINALS: dict[str, type[NominalDistribution]] = {"KNN": KNN, "Kernel": Kernel, "Forest": Forest}
 
 
@@ -51,7 +57,7 @@ def read(path: str | Path, tensors: bool = True) -> tuple[dict[str, Any], dict[s
             found = {name: stored.get_tensor(name) for name in stored.keys()} if tensors else {}  # noqa: SIM118
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise ModelError(f"{path} cannot be read as a saved learner: {error}") from error
-    known = {"format", "inputs", "parameters", "settings", "model", "nominal"}
+    known = {"format", "inputs", "parameters", "model", "nominal", "projection", "pretraining", "training", "seed"}
     if not isinstance(header, dict) or header.get("format") != FORMAT or not known <= set(header):
         raise ModelError(f"{path} is not a saved learner of format {FORMAT}.")
     return header, found
@@ -86,6 +92,56 @@ def made_nominal(path: str | Path, description: dict[str, Any] | None) -> Nomina
     except (TypeError, KeyError) as error:
         raise ModelError(f"{path} describes its nominal distribution badly: {error}") from error
     raise ModelError(f"{path} names an unknown nominal distribution: {description.get('kind')!r}.")
+
+
+def described(settings: Settings | None) -> dict[str, Any] | None:
+    """Settings that JSON can hold; a schedule of the user's own is named only."""
+    if settings is None:
+        return None
+    return {name: value if plain(value) else repr(value) for name, value in settings.get_params().items()}
+
+
+def described_projection(given: Projection | str | None, made: Projection | None) -> dict[str, Any] | None:
+    """The method and weights of a default projection; those of one's own are to be given again."""
+    if made is None:
+        return None
+    weights = np.concatenate([weight.reshape(-1) for weight in made.weights.values()]).tolist()
+    return {"method": given if isinstance(given, str) else None, "weights": weights}
+
+
+def described_layer(layer: DROLayer | None) -> dict[str, Any] | None:
+    """The plain settings of a layer that was handed in; None for the default one."""
+    if layer is None:
+        return None
+    return {name: getattr(layer, name) for name in ("candidates", "samples", "enumerate_up_to")}
+
+
+def restored(path: str | Path, header: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a saved learner; parts of the user's own making must be given."""
+    found: dict[str, Any] = {}
+    own = {"model": header["model"] is None, "projection": "method" in (header["projection"] or {})}
+    own["projection"] = own["projection"] and header["projection"]["method"] is None
+    for name, made in own.items():
+        if made and given.get(name) is None:
+            raise ModelError(f"{path} was saved with a {name} of your own: pass one as {name}=.")
+    if given.get("model") is None:
+        found["model"] = _made(path, "model", Network, header["model"])
+    found["projection"] = None if header["projection"] is None else header["projection"]["method"]
+    # Decisions need the optimum alone, which all layers of a problem share: the default one does.
+    for name in ("pretraining", "training"):
+        found[name] = None if header[name] is None else _made(path, name, Stage, header[name])
+    found["seed"] = header["seed"]
+    return {name: value for name, value in found.items() if given.get(name) is None}
+
+
+def _made(path: str | Path, name: str, kind: Any, values: dict[str, Any]) -> Any:
+    """An object of settings; a schedule that was only named is left at its default."""
+    known = {field.name: field for field in fields(kind)}
+    try:
+        plainly = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
+        return kind(**{k: v for k, v in plainly.items() if not (isinstance(v, str) and k in ("rate", "temperature"))})
+    except (TypeError, AttributeError, ModelError) as error:
+        raise ModelError(f"{path} describes its {name} badly: {error}") from error
 
 
 def plain(value: Any) -> bool:

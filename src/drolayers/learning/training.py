@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import warnings
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,36 +18,11 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from drolayers.checks import directory
 from drolayers.errors import ModelError
-from drolayers.learning.data import OutcomeData, Outcomes
+from drolayers.extras import needs
+from drolayers.learning.data import ExampleData, Examples
+from drolayers.learning.settings import Stage, Trainer
 
 DONE = "done.json"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What one stage of training is given.
-
-    Args:
-        name: of the stage.
-        epochs: at most so many.
-        monitor: the logged figure whose smallest value marks the epoch to keep; None keeps the last.
-        patience: epochs without improvement before it stops; None never stops early.
-        gradient_clip: largest norm of a gradient.
-        directory: for checkpoints and logs; None keeps neither.
-        resume: continue where the last checkpoint in the directory stands.
-        progress: whether to show a bar.
-        devices: number of processes.
-    """
-
-    name: str
-    epochs: int
-    monitor: str | None
-    patience: int | None
-    gradient_clip: float | None
-    directory: Path | None
-    resume: bool
-    progress: bool
-    devices: int
 
 
 class _History(Callback):
@@ -70,12 +44,12 @@ class _History(Callback):
         self.rows = list(state_dict["rows"])
 
 
-def claim(folder: Path, resume: bool, training: Outcomes, held_out: Outcomes | None, settings: dict[str, Any]) -> None:
+def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples | None) -> None:
     """Mark a folder with what is trained in it; refuse to continue the training of something else."""
     digest = sha256(json.dumps(settings, sort_keys=True).encode())
-    for data in (training, held_out):
-        if data is not None:
-            digest.update(data.Z.contiguous().numpy().tobytes() + data.Y.contiguous().numpy().tobytes())
+    for part in data:
+        if part is not None:
+            digest.update(part.Z.contiguous().numpy().tobytes() + part.Y.contiguous().numpy().tobytes())
     directory(folder)
     mark = folder / "run.txt"
     if resume and mark.exists() and mark.read_text() != digest.hexdigest():
@@ -97,21 +71,32 @@ def _write_whole(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[dict[str, float]]:
-    """Run a stage, leave the module at its best epoch, and return what was logged."""
+def train(
+    name: str, module: pl.LightningModule, data: ExampleData, stage: Stage, where: Trainer
+) -> list[dict[str, float]]:
+    """Run a stage, leave the module at its best epoch by ``val_<name>_loss``, and return what was logged.
+
+    Args:
+        name: of the stage, and of its folder.
+        module: what is trained.
+        data: training and validation batches.
+        stage: how long, and with which gradients.
+        where: folder, progress and processes.
+    """
     with TemporaryDirectory() as scratch:
-        folder = Path(scratch) if stage.directory is None else stage.directory
+        folder = Path(scratch) if where.directory is None else Path(where.directory) / name
         directory(folder)
         done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
-        if stage.resume and done.exists():
+        if where.resume and done.exists():
             _restore(module, best if best.exists() else last)
             return list(json.loads(done.read_text())["history"])
         history = _History()
-        trainer = _trainer(stage, folder, history)
+        monitor = None if data.validation is None else f"val_{name}_loss"
+        trainer = _trainer(stage, where, folder, monitor, history)
         with warnings.catch_warnings():
             # Lightning's advice on workers and intervals does not apply to data that lie in memory.
             warnings.filterwarnings("ignore", module="lightning")
-            resume_from = str(last) if stage.resume and last.exists() else None
+            resume_from = str(last) if where.resume and last.exists() else None
             trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
         if trainer.interrupted:
             raise KeyboardInterrupt
@@ -124,32 +109,34 @@ def train(stage: Stage, module: pl.LightningModule, data: OutcomeData) -> list[d
         return history.rows
 
 
-def _trainer(stage: Stage, folder: Path, history: _History) -> pl.Trainer:
+def _trainer(stage: Stage, where: Trainer, folder: Path, monitor: str | None, history: _History) -> pl.Trainer:
     """Lightning's trainer with what people expect of long work."""
     callbacks: list[Callback] = [history]
-    if stage.monitor is not None:
+    if monitor is not None:
         callbacks.append(
-            ModelCheckpoint(folder, filename="best", monitor=stage.monitor, save_top_k=1, enable_version_counter=False)
+            ModelCheckpoint(folder, filename="best", monitor=monitor, save_top_k=1, enable_version_counter=False)
         )
         if stage.patience is not None:
-            callbacks.append(EarlyStopping(stage.monitor, patience=stage.patience, check_finite=False))
+            callbacks.append(EarlyStopping(monitor, patience=stage.patience, check_finite=False))
     # After the others, whose state it holds. Not save_last=True: with save_top_k=0 that writes nothing before the end.
     callbacks.append(
         ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True)
     )
-    logger = TensorBoardLogger(folder, name="logs", version="") if stage.directory is not None else False
+    if where.directory is not None:
+        needs("learning", "tensorboard")
+    logger = TensorBoardLogger(folder, name="logs", version="") if where.directory is not None else False
     quiet = logging.getLogger("lightning.pytorch")
     quiet.setLevel(logging.WARNING)
     return pl.Trainer(
         max_epochs=stage.epochs,
         accelerator="auto" if torch.cuda.is_available() else "cpu",
-        devices=stage.devices,
-        strategy="ddp" if stage.devices > 1 else "auto",
+        devices=where.devices,
+        strategy="ddp" if where.devices > 1 else "auto",
         callbacks=callbacks,
         logger=logger,
-        enable_progress_bar=stage.progress,
+        enable_progress_bar=where.progress,
         enable_model_summary=False,
-        gradient_clip_val=stage.gradient_clip,
+        gradient_clip_val=stage.clip,
         num_sanity_val_steps=0,
         log_every_n_steps=1,
         use_distributed_sampler=False,

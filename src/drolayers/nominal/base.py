@@ -112,20 +112,25 @@ class NominalDistribution(nn.Module, ABC):
             exclude: for every item the training point (its row in ``fit``) that it must not see, so that a training
                 point can be asked about without itself; -1 for none.
         """
+        index, weights = self.neighbours(z, exclude)
+        return self.outcomes[index].to(z), weights.to(z)
+
+    @torch.no_grad()
+    def neighbours(
+        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None
+    ) -> tuple[Int[Tensor, "batch atom"], Float[Tensor, "batch atom"]]:
+        """The same as rows of the training data: which ones, and their weights."""
         self._check_fitted()
         points = self._standardised(z)
         hidden = None if exclude is None else self._checked_exclude(exclude, len(points))
-        with torch.no_grad():
-            raw = self.weigh(points, hidden)
-            weights, index = raw.topk(min(self.atoms, raw.shape[1]), dim=1)
-            if self.atoms > weights.shape[1]:
-                missing = self.atoms - weights.shape[1]
-                weights = nn.functional.pad(weights, (0, missing))
-                index = nn.functional.pad(index, (0, missing))
-            # Atoms without weight may be anything; a copy of the heaviest lies in every support that the others do.
-            index = torch.where(weights > 0, index, index[:, :1])
-            weights = weights / weights.sum(1, keepdim=True)
-            return self.outcomes[index].to(z), weights.to(z)
+        raw = self.weigh(points, hidden)
+        weights, index = raw.topk(min(self.atoms, raw.shape[1]), dim=1)
+        if self.atoms > weights.shape[1]:
+            missing = self.atoms - weights.shape[1]
+            weights = nn.functional.pad(weights, (0, missing))
+            index = nn.functional.pad(index, (0, missing))
+        # Atoms without weight may be anything; a copy of the heaviest lies in every support that the others do.
+        return torch.where(weights > 0, index, index[:, :1]), weights / weights.sum(1, keepdim=True)
 
     def _standardised(self, z: Tensor) -> Tensor:
         """Checked covariates in the units of the training data."""

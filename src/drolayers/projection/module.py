@@ -26,8 +26,8 @@ from drolayers.projection.rule import Cloud, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Reals
 
-Method = Literal["auto", "closed_form", "conic", "clip"]
-_METHODS = ("auto", "closed_form", "conic", "clip")
+Method = Literal["auto", "direct", "closed_form", "conic", "clip"]
+_METHODS = ("auto", "direct", "closed_form", "conic", "clip")
 _TOLERANCE = 1e-11
 _OUTSIDE = 1e-6
 """How far, relative to the size of all atoms, one may lie outside the support before that is remarked upon."""
@@ -55,8 +55,9 @@ class Projection(nn.Module):
         relative: the same relative to what the nominal distribution needs; not used for bounds that may be negative.
         method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
             others), ``"conic"`` (a cone program for every moment), ``"auto"`` (the closed form where there is one, else
-            the cone program, else clip: a Conic moment that is not convex in its parameters), or ``"clip"`` (keep α and
-            raise σ: not the closest point, but cheap).
+            the cone program, else clip: a Conic moment that is not convex in its parameters), ``"clip"`` (keep α and
+            raise σ: not the closest point, but cheap), or ``"direct"`` (the closed form where there is one, else clip:
+            what the learner uses, since a cone program a moment and an item takes longer than the decision itself).
         engine: the engine of the cone programs.
 
     Attributes:
@@ -111,7 +112,7 @@ class Projection(nn.Module):
                 f"Moment {task.position} ({type(task.moment).__name__}) has no closed-form projection: "
                 "use method='auto' or 'conic'."
             )
-        if not task.free:
+        if not task.free or self.method == "direct":
             return Clip(task)
         rule = ConeRule(task, engine)
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drolayers.learning import Stage
 from research.experiments import learn, mixed, newsvendor, portfolio, robustness, timing
 from research.experiments.protocols import PROTOCOLS, Settings
 from research.experiments.task import Outcome, Task
@@ -134,8 +135,16 @@ def tiny(monkeypatch: pytest.MonkeyPatch, experiment: str, protocol: str, **lear
     """The settings of a protocol with hardly any epochs."""
     settings = PROTOCOLS[experiment][protocol]
     published = None if settings.published is None else replace(settings.published, epochs=1)
-    short = {**settings.learner, "epochs": 1, **({} if published else {"pretrain_epochs": 2}), **learner}
-    baselines = {name: {**given, "epochs": 1} for name, given in settings.baselines.items()}
+    short = {**settings.learner, "training": settings.learner["training"].but(epochs=1), **learner}
+    if published is None:
+        short["pretraining"] = settings.learner["pretraining"].but(epochs=2)
+    stages = ("pretraining", "training")
+    baselines = {
+        name: {**given, **{s: given[s].but(epochs=1) for s in stages}}
+        if "training" in given
+        else {**given, "epochs": 1}
+        for name, given in settings.baselines.items()
+    }
     changed = replace(settings, learner=short, published=published, baselines=baselines)
     monkeypatch.setitem(PROTOCOLS[experiment], protocol, changed)
 
@@ -167,7 +176,7 @@ def test_the_paper_never_enumerates(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     decision = pipeline(torch.as_tensor(training[0][:3]))
     assert decision.oracle is not None
-    assert decision.probabilities.shape[1] == settings.learner["samples"] == 7
+    assert decision.probabilities.shape[1] == settings.layer["samples"] == 7
     # Seven draws of four neighbours at most, from the published model without a projection of the learner's own.
     assert pipeline.projection is None
     assert settings.k(40) == 2
@@ -197,7 +206,11 @@ def test_robustness_judges_every_method_under_every_shift(
 
 
 def test_time_by_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(PROTOCOLS["time"], "paper", Settings(learner={"candidates": 1, "samples": 1, "batch_size": 10}))
+    monkeypatch.setitem(
+        PROTOCOLS["time"],
+        "paper",
+        Settings(learner={"training": Stage(batch_size=10)}, layer={"candidates": 1, "samples": 1}),
+    )
     outcome = timing.run(Task("time", "paper", "sets", (("assets", 10),)), tmp_path)
     stages = {r["metric"]: r["value"] for r in outcome.rows}
     assert set(stages) == {*timing.STAGES, "all"}

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from research.experiments.step import STAGES, Step, StepTime, growth
+from drolayers.learning.pipeline import STAGES
+from research.experiments.step import Step, StepTime, growth
 
 DEVICES = [
     "cpu",
@@ -22,22 +23,22 @@ def _time(assets: int, *seconds: float) -> StepTime:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_reports_every_stage(device: str) -> None:
     step = Step(10, batch=4, device=device)
-    before = [p.detach().clone() for p in step.model.parameters()]
+    before = [p.detach().clone() for p in step.pipeline.model.parameters()]
     found = step.measure(steps=2, warm_up=1)
     assert tuple(found.seconds) == STAGES
     assert all(math.isfinite(seconds) and seconds > 0 for seconds in found.seconds.values())
     assert (found.assets, found.group, found.masked) == (10, 1, 0)
     assert found.memory > 0
     assert found.total == pytest.approx(sum(found.seconds.values()))
-    assert any(not torch.equal(old, new) for old, new in zip(before, step.model.parameters(), strict=True))
+    assert any(not torch.equal(old, new) for old, new in zip(before, step.pipeline.model.parameters(), strict=True))
 
 
 def test_the_gradient_reaches_every_weight() -> None:
     step = Step(10, batch=6)
     step.run(torch.arange(6))
-    for weight in step.model.parameters():
+    for weight in step.pipeline.model.parameters():
         assert bool(weight.grad.isfinite().all())
-    assert all(bool((weight.grad != 0).any()) for weight in step.model.parameters())
+    assert all(bool((weight.grad != 0).any()) for weight in step.pipeline.model.parameters())
 
 
 def test_assets_may_share_a_bound() -> None:
@@ -51,7 +52,7 @@ def test_one_seed_gives_one_step() -> None:
     for _ in range(2):
         step = Step(10, batch=4, seed=3)
         step.run(torch.arange(4))
-        found.append(torch.cat([p.detach().reshape(-1) for p in step.model.parameters()]))
+        found.append(torch.cat([p.detach().reshape(-1) for p in step.pipeline.model.parameters()]))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
 
 

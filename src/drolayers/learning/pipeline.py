@@ -1,0 +1,176 @@
+"""Context → θ → projection → decision: the parts of the paper's figure 1, in one module."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from drolayers.ambiguity.base import Nominal
+from drolayers.layer import Decision, DROLayer
+from drolayers.nominal import NominalDistribution
+from drolayers.projection import Projection
+
+STAGES = ("learning", "projection", "integer", "layer", "backward")
+"""The paper's stages of a training step."""
+
+REMEMBERED = 50_000_000
+"""Neighbours of training points that are kept at most; beyond, they are searched for at every step."""
+
+STILL = 1e-6
+"""Change of a decision, relative to its size, below which it does not move with a typical change of θ."""
+
+
+class Pipeline(nn.Module):
+    """Model, nominal distribution, projection and layer.
+
+    Args:
+        model: from ``z`` to a flat θ.
+        nominal: Q_z; None where neither the projection nor the set needs it.
+        projection: onto sets that contain Q_z; None leaves θ as the model gives it.
+        layer: from θ to the decision.
+    """
+
+    _index: Tensor
+    _weights: Tensor
+
+    def __init__(
+        self, model: nn.Module, nominal: NominalDistribution | None, projection: Projection | None, layer: DROLayer
+    ) -> None:
+        super().__init__()
+        self.model, self.nominal, self.projection, self.layer = model, nominal, projection, layer
+        self.register_buffer("_index", torch.zeros(0, 0, dtype=torch.int64), persistent=False)
+        self.register_buffer("_weights", torch.zeros(0, 0, dtype=torch.float64), persistent=False)
+
+    def remember(self, Z: Float[Tensor, "n dz"], exclude: Int[Tensor, "n"], chunk: int = 512) -> None:
+        """Look the neighbours of all points of a training up once, row by row."""
+        nominal = self.nominal
+        # A distribution of one's own may not be made of weights on its training points.
+        if nominal is None or type(nominal).forward is not NominalDistribution.forward:
+            return
+        if len(Z) * nominal.atoms > REMEMBERED:
+            return
+        parts = [nominal.neighbours(z, rows) for z, rows in zip(Z.split(chunk), exclude.split(chunk), strict=True)]
+        self._index, self._weights = (torch.cat(part) for part in zip(*parts, strict=True))
+
+    def around(self, z: Tensor, rows: Tensor | None = None) -> Nominal | None:
+        """Q_z; for rows of the training as it was looked up before."""
+        if self.nominal is None:
+            return None
+        if rows is None or not len(self._index):
+            return self.nominal(z, exclude=rows)
+        return self.nominal.outcomes[self._index[rows]].to(z), self._weights[rows].to(z)
+
+    def theta(self, z: Tensor, nominal: Nominal | None) -> Tensor:
+        """θ, projected."""
+        return self._projected(self.model(z), nominal)
+
+    def _projected(self, theta: Tensor, nominal: Nominal | None) -> Tensor:
+        return theta if self.projection is None or nominal is None else self.projection(theta, nominal)
+
+    def stages(self, z: Tensor, rows: Tensor | None = None) -> Iterator[Any]:
+        """What a step is made of, one after the other: θ of the model, θ projected, the decision."""
+        raw = self.model(z)
+        yield raw
+        nominal = self.around(z, rows)
+        theta = self._projected(raw, nominal)
+        yield theta
+        yield self.layer(theta, nominal)
+
+    def forward(self, z: Tensor, rows: Tensor | None = None) -> Decision:
+        """The decision for a batch of contexts."""
+        *_, decision = self.stages(z, rows)
+        return decision
+
+    @torch.no_grad()
+    def decide(self, z: Tensor, chunk: int = 512) -> Decision:
+        """The decisions for any number of contexts, without gradients."""
+        parts = [self(part) for part in z.split(chunk)]
+
+        def joined(of: Callable[[Decision], Tensor]) -> Tensor:
+            return torch.cat([of(part) for part in parts])
+
+        return Decision(
+            {v: joined(lambda part, v=v: part.best[v]) for v in parts[0].best},  # type: ignore[misc]
+            joined(lambda part: part.value),
+            joined(lambda part: part.status),
+            {v: joined(lambda part, v=v: part.candidates[v]) for v in parts[0].candidates},  # type: ignore[misc]
+            joined(lambda part: part.objective),
+            joined(lambda part: part.probabilities),
+            joined(lambda part: part.effective_sample_size),
+        )
+
+    def cost_unit(self, z: Tensor, y: Tensor) -> float:
+        """By how much the costs of the decisions for some contexts differ at their outcomes, on average.
+
+        Where they do not, their size; one where that vanishes too.
+        """
+        self.eval()
+        decision = self.decide(z)
+        ok = decision.ok.nonzero()[:, 0]
+        if not ok.numel():
+            return 1.0
+        cost = self.layer.problem.loss({v: x[ok] for v, x in decision.best.items()}, y[ok]).double()
+        size, spread = cost.abs().mean(), (cost - cost.mean()).abs().mean()
+        found = float(spread if spread > 1e-9 * size else size)
+        return found if 0.0 < found < float("inf") else 1.0
+
+    def still(self, z: Tensor, rows: Tensor | None, typical: Float[Tensor, "theta"]) -> float:
+        """The share of contexts whose continuous decisions do not move with θ, by exact derivatives.
+
+        Args:
+            z: some contexts.
+            rows: their rows in the training.
+            typical: changes of θ that are typical.
+        """
+        self.eval()
+        problem = self.layer.problem
+        free = [v for v in problem.variables if v not in set(problem.integer_variables)]
+        with torch.no_grad():
+            nominal = self.around(z, rows)
+            theta = self.theta(z, nominal)
+        if not free:
+            return 0.0
+        theta.requires_grad_()
+        decision = self.layer(theta, nominal)
+        ok = decision.ok.nonzero()[:, 0]
+        if not ok.numel():
+            return 0.0
+        generator = torch.Generator().manual_seed(0)
+        size, total = torch.zeros(len(z), dtype=theta.dtype, device=theta.device), theta.new_zeros(())
+        for v in free:
+            value = decision.best[v][ok].reshape(len(ok), -1)
+            weight = torch.randn(value.shape[1], generator=generator, dtype=torch.float64).to(value)
+            size[ok] += (value.detach() * weight).abs().sum(1)
+            total = total + (value * weight).sum()
+        with warnings.catch_warnings():
+            # That decisions stand still, or have no derivative, is what is asked here.
+            warnings.simplefilter("ignore")
+            (pulled,) = torch.autograd.grad(total, theta)
+        moved = (pulled.abs() * typical.to(pulled)).sum(1)
+        return float((moved <= STILL * size)[ok].double().mean())
+
+    def nothing(self) -> Tensor:
+        """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""
+        return torch.stack([weight.sum() for weight in self.model.parameters()]).sum() * 0.0
+
+
+def timed(
+    stages: Iterator[Any], now: Callable[[], float] = time.perf_counter
+) -> tuple[Tensor, Tensor, Decision, dict[str, float]]:
+    """Go through :meth:`Pipeline.stages` with a clock: θ of the model, θ projected, decision, and seconds by stage."""
+    clock, found = [now()], []
+    for value in stages:
+        found.append(value)
+        clock.append(now())
+    raw, theta, decision = found
+    integer = decision.oracle.time if decision.oracle is not None else 0.0
+    learning, projection, layer = (b - a for a, b in pairwise(clock))
+    seconds = dict(zip(STAGES, (learning, projection, integer, layer - integer), strict=False))
+    return raw, theta, decision, seconds

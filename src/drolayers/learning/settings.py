@@ -1,0 +1,130 @@
+"""Settings of a learner that belong together, each an immutable object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self, final
+
+from drolayers.checks import number, whole
+from drolayers.errors import ModelError
+from drolayers.learning.schedule import RateSchedule, TemperatureSchedule
+from drolayers.surrogate.energy import Temperature, check_temperature
+
+
+class Settings:
+    """Settings with names, which scikit-learn's searches can reach: ``training__rate``."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All of them by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def but(self, **changes: Any) -> Self:
+        """The same with some changed."""
+        if unknown := sorted(set(changes) - set(self.get_params())):
+            raise ModelError(f"{type(self).__name__} has no {unknown[0]!r}: choose from {sorted(self.get_params())}.")
+        return replace(self, **changes)  # type: ignore[type-var]
+
+
+@final
+@dataclass(frozen=True)
+class Network(Settings):
+    """The default model: one perceptron for every parameter of the set (:class:`SetModel`).
+
+    Args:
+        hidden: widths of the hidden layers; ``()`` for a linear model.
+        degree: of the polynomials of the covariates that it sees; 1 for the covariates alone.
+    """
+
+    hidden: Sequence[int] = (64, 64)
+    degree: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str):
+            raise ModelError(f"hidden must be a list of widths such as (64, 64), not {self.hidden!r}.")
+        for width in self.hidden:
+            whole("Every entry of hidden", width)
+        whole("degree", self.degree)
+
+
+@final
+@dataclass(frozen=True)
+class Stage(Settings):
+    """How one training runs: the first fits sets to data, the second is on decisions.
+
+    Args:
+        epochs: at most so many.
+        rate: Adam's learning rate, or a callable from the epoch to one.
+        decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
+        batch_size: items a step.
+        clip: largest norm of a gradient of the loss in typical units; None for none.
+        patience: epochs without a better validation loss before training stops; None never stops early.
+        locations: of the first training: what locations are fitted to, "nominal" (Q_z, as in the paper) or "outcomes"
+            (those of the training points themselves, without the neighbours' bias).
+        anchor: of the second: weight, beside the decision loss, of the squared distance of locations to outcomes, both
+            in typical units; against overfitting.
+        temperature: of the second: λ of the layer, as a number (absolute), ``dro.RelativeTemperature``, or a callable
+            from the epoch to either; None anneals a relative one, or keeps that of a layer that was handed in.
+        gradient: of the second: "exact", "smoothed", or "auto": smoothed, with an annealed level, where decisions do
+            not move with θ on some of the training data; a layer that was handed in keeps its own.
+        smoothing: of the second: the level at which smoothing begins.
+    """
+
+    epochs: int = 30
+    rate: float | RateSchedule = 1e-3
+    decay: float = 3.0
+    batch_size: int = 50
+    clip: float | None = 1.0
+    patience: int | None = None
+    locations: Literal["nominal", "outcomes"] = "nominal"
+    anchor: float = 0.0
+    temperature: Temperature | TemperatureSchedule | None = None
+    gradient: Literal["auto", "exact", "smoothed"] = "auto"
+    smoothing: float = 1e-2
+
+    def __post_init__(self) -> None:
+        whole("epochs", self.epochs, 0)
+        whole("batch_size", self.batch_size)
+        if self.patience is not None:
+            whole("patience", self.patience)
+        for name in ("rate", "decay", "smoothing", "clip"):
+            value = getattr(self, name)
+            if value is not None and not callable(value) and not number(name, value) > 0:
+                raise ModelError(f"{name} must be positive, not {value!r}.")
+        if not number("anchor", self.anchor) >= 0:
+            raise ModelError(f"anchor must not be negative, but is {self.anchor!r}.")
+        for name, known in (("locations", ("nominal", "outcomes")), ("gradient", ("auto", "exact", "smoothed"))):
+            if getattr(self, name) not in known:
+                raise ModelError(f"{name} must be one of {list(known)}, not {getattr(self, name)!r}.")
+        if self.temperature is not None and not callable(self.temperature):
+            check_temperature(self.temperature)
+
+
+@final
+@dataclass(frozen=True)
+class Trainer(Settings):
+    """Where, and on which part of the data, a learner trains.
+
+    Args:
+        directory: where checkpoints and logs go; None keeps neither.
+        resume: continue from the last checkpoint in ``directory``, where there is one.
+        progress: whether to show a progress bar.
+        devices: number of processes; more than one run the calling script again, as Lightning's DDP does.
+        validation_share: share of the data held out where no validation data are given.
+        leave_one_out: whether a training point is kept out of its own nominal distribution.
+    """
+
+    directory: str | Path | None = None
+    resume: bool = False
+    progress: bool = True
+    devices: int = 1
+    validation_share: float = 0.2
+    leave_one_out: bool = True
+
+    def __post_init__(self) -> None:
+        whole("devices", self.devices)
+        if self.resume and self.directory is None:
+            raise ModelError("resume=True needs directory=..., where the interrupted run kept its checkpoints.")
+        if not 0 <= number("validation_share", self.validation_share) < 1:
+            raise ModelError(f"validation_share must lie in [0, 1), not {self.validation_share}.")
