@@ -29,7 +29,7 @@ Sign = NDArray[np.float64] | None
 
 
 class Outer(ABC):
-    """A convex function φ ≥ 0 (or, for ``Identity``, linear) of degree ``degree``."""
+    """A convex function φ ≥ 0 (or, for ``Affine``, linear) of degree ``degree``."""
 
     degree: float
     additive: bool
@@ -66,39 +66,49 @@ class Outer(ABC):
 
 @final
 @dataclass(frozen=True)
-class Identity(Outer):
-    """φ(u) = u; its conjugate is finite only at τ = β."""
+class Affine(Outer):
+    """φ(u) = ±u, with bounds of their own where there are both signs; the conjugate is finite only at τ = ±β."""
 
+    signs: tuple[float, ...] = (1.0,)
     degree: float = 1.0
     additive: bool = True
+
+    def negated(self) -> Affine:
+        """-φ."""
+        return Affine(tuple(-sign for sign in self.signs))
+
+    def slope(self, multipliers: list[cp.Expression]) -> cp.Expression:
+        """τ, by the multiplier of every sign."""
+        signed = [beta if sign > 0 else -beta for sign, beta in zip(self.signs, multipliers, strict=True)]
+        return sum(signed[1:], signed[0])
 
     def conjugate(
         self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
     ) -> tuple[cp.Expression | None, Constraints]:
-        """Callers put τ = β."""
+        """Callers put τ at its place."""
         return None, []
 
     def gauge(
         self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
     ) -> tuple[cp.Expression, Constraints]:
-        """Of a nonnegative τ."""
-        return tau, [tau >= 0]
+        """None: the best multiplier is not known."""
+        raise NotImplementedError
 
     def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """U itself."""
-        return u
+        """All of u with every sign."""
+        return torch.cat([sign * u for sign in self.signs], -1)
 
     def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """U itself."""
-        return u
+        """φ itself."""
+        return self.value(u, label, bounds)
 
     def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """U itself."""
-        return u
+        """All of u with every sign."""
+        return cp.hstack([sign * u for sign in self.signs])
 
     def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """U itself."""
-        return u
+        """φ itself."""
+        return self.expression(u, label, bounds)
 
 
 @final
@@ -140,6 +150,8 @@ class PNorm(Outer):
 
     def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
         """‖u‖ₚ of each label's components."""
+        if np.array_equal(label, np.arange(bounds)):
+            return u.abs()
         return torch.stack([u[..., label == b].norm(p=self.p, dim=-1) for b in range(bounds)], -1)
 
     def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
@@ -148,6 +160,8 @@ class PNorm(Outer):
 
     def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
         """‖u‖ₚ of each label's components."""
+        if np.array_equal(label, np.arange(bounds)):
+            return cp.abs(u)
         return cp.hstack([_columns(_row_norm(u[:, np.flatnonzero(label == b)], self.p)) for b in range(bounds)])
 
     def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:

@@ -16,7 +16,7 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
 from drolayers.ambiguity.moment import Typical
 from drolayers.ambiguity.outer import Labels, Outer, PNorm, Sign, Square
-from drolayers.ambiguity.terms import Contribution, Parts, SeparateTerm, Term
+from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
 from drolayers.checks import whole
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
@@ -101,12 +101,13 @@ class Wasserstein(AmbiguitySet):
             term = _SharedTerm(self, rows, beta)
         else:
             parts = np.arange(layout.rows)
-            term = SeparateTerm(
+            term = OuterTerm(
                 self.outer,
                 np.arange(layout.row.size),
                 layout.row,
                 Parts(parts, np.zeros_like(parts), np.zeros_like(parts)),
                 cp.vec(self.centres, order="C")[entry_scenario * self.y.dim + layout.coordinate],
+                None,
                 kron(self.weights, cp.promote(beta[0], (base.rows,))),
                 cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
             )

@@ -44,8 +44,10 @@ class PredictionLoss:
                 "them.",
                 stacklevel=3,
             )
-        sigma = [value.scale.reshape(-1) for name, value in typical.items() if name.split(".")[-1] == "sigma"]
-        self.scale = torch.cat(sigma) if sigma else torch.ones(1)
+        self.scale = torch.ones(1)
+        if isinstance(ambiguity, MomentSet) and typical:
+            scales = ambiguity.pack({name: value.scale[None] for name, value in typical.items()})
+            self.scale = torch.cat(ambiguity.sigmas(scales), 1)[0, self._learnt]
 
     def __call__(
         self,

@@ -12,10 +12,9 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.composite import Scaled
-from drolayers.ambiguity.elementary import Ridge, Separate
-from drolayers.ambiguity.moment import Moment
-from drolayers.ambiguity.outer import Identity, PNorm, Power, Square
+from drolayers.ambiguity import image
+from drolayers.ambiguity.elementary import Elementary
+from drolayers.ambiguity.outer import Affine, PNorm, Power, Square
 from drolayers.projection.root import decreasing_root, implicit
 from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
 
@@ -29,19 +28,16 @@ def closed_form(task: Task) -> Rule | None:
 
     if not task.free:
         return Clip(task)
-    moment: Moment = task.moment
-    factor = 1.0
-    while isinstance(moment, Scaled):
-        factor, moment = factor * moment.factor, moment.member
-    if factor == 0:
-        return Clip(task)
-    if isinstance(moment, Ridge) and isinstance(moment.outer, Identity):
-        return HalfSpace(task, factor)
-    coordinates = _coordinates(moment, task.dim)
+    moment = task.moment
+    if not isinstance(moment, Elementary):
+        return None
+    if isinstance(moment.outer, Affine):
+        return HalfSpace(task, moment.outer.signs[0] * moment.factor) if moment.sides == 1 else Interval(task)
+    coordinates = _coordinates(moment)
     if coordinates is None:
         return None
-    outer = moment.outer  # type: ignore[attr-defined]
-    if (isinstance(outer, Square) and outer.p == 2) or (isinstance(outer, Power) and outer.p == 2):
+    outer, factor = moment.outer, moment.factor
+    if isinstance(outer, Square | Power) and outer.p == 2:
         return SquaredDeviation(task, factor, coordinates)
     single = coordinates.label.size == 1
     if isinstance(outer, PNorm) and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
@@ -65,17 +61,17 @@ class Coordinates:
         """The atoms in these coordinates."""
         if self.direction is not None:
             return cloud.atoms @ torch.as_tensor(self.direction).to(cloud.atoms)[:, None]
-        return cloud.atoms if self.index is None else cloud.atoms[..., self.index]
+        whole = self.index is None or np.array_equal(self.index, np.arange(cloud.atoms.shape[-1]))
+        return cloud.atoms if whole else cloud.atoms[..., self.index]
 
 
-def _coordinates(moment: Moment, dim: int) -> Coordinates | None:
+def _coordinates(moment: Elementary) -> Coordinates | None:
     """Those of a moment φ(u - centre) with a free centre."""
-    if isinstance(moment, Separate) and moment.mu is None:
-        index = moment.coordinates(dim)
-        label = np.zeros(index.size, dtype=np.int64) if moment.label is None else np.array(moment.label)
-        return Coordinates("mu", None if moment.index is None else index, None, label)
-    if isinstance(moment, Ridge) and moment.mu is not None and moment.h is None:
-        return Coordinates("h", None, moment.mu, np.zeros(1, dtype=np.int64))
+    of = moment.image
+    if isinstance(of, image.Coordinates) and of.mu is None:
+        return Coordinates("mu", of.coordinates, None, of.label)
+    if isinstance(of, image.Directions) and of.mu is not None and of.h is None:
+        return Coordinates("h", None, of.mu, of.label)
     return None
 
 
@@ -130,6 +126,46 @@ class HalfSpace(Rule):
         moved = alpha["mu"] - excess / torch.where(stuck, torch.ones_like(length), length) * summary / weight
         kept = valid | stuck
         return Move({"mu": torch.where(kept, alpha["mu"], moved)}, (stuck & ~valid)[:, 0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Interval(Rule):
+    """|E y_i - μ_i| ≤ σ_i: coordinate by coordinate, c|μ - ȳ| + m ≤ σ with the mean ȳ and c = factor·(1 + r).
+
+    Where d = μ⁰ - ȳ exceeds it by e = c|d| + m - σ⁰, μ comes closer by t = e c/w / (c²/w + 1/w_σ), but not past ȳ.
+    """
+
+    task: Task
+
+    def summarise(self, cloud: Cloud) -> Cloud:
+        """The distribution itself."""
+        return cloud
+
+    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
+        """From both sides."""
+        used = (1.0 + self.task.relative) * expectation(self.task.moment, alpha, summary)
+        return used + self._margin(used)
+
+    def nearest(
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Cloud
+    ) -> Move:
+        """Each μ moved on its own."""
+        size, c = self.task.moment.size, self.task.moment.factor * (1.0 + self.task.relative)
+        weight = self.task.weight("mu", sigma)
+        away = alpha["mu"] - summary.mean(summary.atoms)
+        excess = c * away.abs() + self._margin(sigma)[..., :size] - sigma[:, :size]
+        length = c**2 / weight
+        if self.task.free_bound:
+            length = length + 1.0 / self.task.weight("sigma", sigma)
+        step = torch.minimum((excess * c / weight / length).clamp(min=0.0), away.abs())
+        kept = valid[:, :size] & valid[:, size:]
+        return Move({"mu": torch.where(kept, alpha["mu"], alpha["mu"] - away.sign() * step)})
+
+    def _margin(self, like: Tensor) -> Tensor:
+        """M; where bounds are given, as much of it as there is room for: an equation has none, and needs none."""
+        margin, limits = torch.full_like(like, self.task.margin), self.task.moment.limits
+        return margin if limits is None else torch.minimum(margin, torch.as_tensor(limits).to(like))
 
 
 @final
