@@ -23,7 +23,6 @@ from drolayers.errors import ModelError
 from drolayers.status import Status
 from drolayers.support import Layout, in_cone
 
-
 Part = NDArray[np.float64] | Learn
 
 

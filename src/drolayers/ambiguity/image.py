@@ -115,7 +115,7 @@ class Coordinates(Image):
 
     def parameters(self, dim: int) -> Parameters:
         """μ."""
-        return {"mu": _centre(self.mu, self.coordinates.size)}
+        return {"mu": _centre(self.mu, dim if self.index is None else len(self.index))}
 
     def typical(self, y: Tensor) -> dict[str, Typical]:
         """The mean and the standard deviation."""

@@ -266,7 +266,8 @@ class Moment(ABC):
         number = _factor(factor)
         if number == 1.0:
             return self
-        if self.sigma is not None:
+        # A bound of zero is one with any factor.
+        if self.sigma is not None and self.sigma.any():
             raise ModelError(
                 f"sigma is the bound of the whole, factor included: write bounded({number:g} * moment, sigma) "
                 "around a moment without a sigma."
@@ -308,9 +309,10 @@ def _factor(factor: float) -> float:
     """A factor that leaves something of a moment."""
     if isinstance(factor, bool) or not isinstance(factor, Real):
         raise ModelError(f"A moment can be multiplied or divided by one number only, not by {factor!r}.")
-    if not np.isfinite(factor) or factor == 0:
-        raise ModelError(f"A moment's factor must be finite and not zero, not {float(factor):g}: leave the moment out.")
-    return float(factor)
+    number = float(factor)
+    if not np.isfinite(number) or number == 0:
+        raise ModelError(f"A moment's factor must be finite and not zero, not {number:g}: leave the moment out.")
+    return number
 
 
 def rooted(sigma: Tensor, degree: float) -> Tensor:

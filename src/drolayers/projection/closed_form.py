@@ -138,29 +138,34 @@ class Interval(Rule):
 
     task: Task
 
-    def summarise(self, cloud: Cloud) -> Cloud:
-        """The distribution itself."""
-        return cloud
+    @property
+    def _rate(self) -> float:
+        """C."""
+        return self.task.moment.factor * (1.0 + self.task.relative)
 
-    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
-        """From both sides."""
-        used = (1.0 + self.task.relative) * expectation(self.task.moment, alpha, summary)
+    def summarise(self, cloud: Cloud) -> Float[Tensor, "batch dim"]:
+        """The mean."""
+        return cloud.mean(cloud.atoms)
+
+    def needed(self, alpha: Values, summary: Tensor) -> Float[Tensor, "batch bound"]:
+        """The same from both sides."""
+        used = self.task.moment.spread(self._rate * (summary - alpha["mu"]).abs())
         return used + self._margin(used)
 
     def nearest(
-        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Cloud
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Tensor
     ) -> Move:
         """Each μ moved on its own."""
-        size, c = self.task.moment.size, self.task.moment.factor * (1.0 + self.task.relative)
-        weight = self.task.weight("mu", sigma)
-        away = alpha["mu"] - summary.mean(summary.atoms)
-        excess = c * away.abs() + self._margin(sigma)[..., :size] - sigma[:, :size]
+        size, c, weight = self.task.moment.size, self._rate, self.task.weight("mu", sigma)
+        away = alpha["mu"] - summary
+        excess = (c * away.abs() + self._margin(sigma)[:, :size] - sigma[:, :size]).clamp(min=0.0)
         length = c**2 / weight
         if self.task.free_bound:
             length = length + 1.0 / self.task.weight("sigma", sigma)
-        step = torch.minimum((excess * c / weight / length).clamp(min=0.0), away.abs())
-        kept = valid[:, :size] & valid[:, size:]
-        return Move({"mu": torch.where(kept, alpha["mu"], alpha["mu"] - away.sign() * step)})
+        step = torch.minimum(excess * c / weight / length, away.abs())
+        return Move(
+            {"mu": torch.where(valid.unflatten(1, (2, -1)).all(1), alpha["mu"], alpha["mu"] - away.sign() * step)}
+        )
 
     def _margin(self, like: Tensor) -> Tensor:
         """M; where bounds are given, as much of it as there is room for: an equation has none, and needs none."""
