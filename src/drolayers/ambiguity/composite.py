@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.moment import FLOOR, Ingredient, Leaves, Moment, Parameters, Typical, rooted
 from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
@@ -137,7 +137,7 @@ class Composite(Moment):
             if self.mixed and rho is not None:
                 scale = cp.hstack([rho[:1], rho[first:last]]) if member.mixed else rho[:1]
                 weight = weight if member.mixed else weight * rho[first]
-            more, others = member.terms(layout, own, _weighted(multiplier, weight), scale)
+            more, others = member.terms(layout, own, Charge(_weighted(multiplier, weight), scale))
             terms, constraints, first = terms + more, constraints + others, last
         return terms, constraints
 
@@ -166,17 +166,10 @@ class Sum(Composite):
         """Those of the members."""
         return [link for member in self.members for link in member.links(dim)]
 
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """Those of the members."""
-        assert multiplier is not None
-        return self.member_terms(layout, leaves, [multiplier for _ in self.members], rho)
+        assert charge.multiplier is not None
+        return self.member_terms(layout, leaves, [charge.multiplier for _ in self.members], charge.rho)
 
     def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """The sum."""
@@ -205,20 +198,13 @@ class Maximum(Composite):
         """All coordinates."""
         return [np.arange(dim)]
 
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """Σ_l π_l = β with π ≥ 0, since a maximum is the largest convex combination."""
-        assert multiplier is not None
+        assert charge.multiplier is not None
         rows, zeros = np.arange(layout.rows), np.zeros(layout.rows, dtype=np.int64)
         shares = [cp.Variable(layout.rows, nonneg=True) for _ in self.members]
-        terms, constraints = self.member_terms(layout, leaves, [_row_by_row(share) for share in shares], rho)
-        return terms, [sum(shares) == multiplier(rows, zeros, zeros), *constraints]
+        terms, constraints = self.member_terms(layout, leaves, [_row_by_row(share) for share in shares], charge.rho)
+        return terms, [sum(shares) == charge.multiplier(rows, zeros, zeros), *constraints]
 
     def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """The largest."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from drolayers.ambiguity.image import rectangle
 from drolayers.ambiguity.moment import FLOOR, Ingredient, Learn, Leaves, Moment, Parameters, Typical
 from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import ConicTerm, Multiplier, Term
+from drolayers.ambiguity.terms import Charge, ConicTerm, Term
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
@@ -107,25 +107,19 @@ class Epigraph(Moment):
         """All coordinates."""
         return [np.arange(dim)]
 
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """One part a row."""
         rows, coordinates, entry = rectangle(layout, layout.coordinate)
         zeros = np.zeros_like(rows)
-        assert multiplier is not None
+        assert charge.multiplier is not None
         matrices, vectors = ([leaves[f"{n}{j}"] for j in range(len(self.A))] for n in "Ab")
+        rho = charge.rho
         if rho is not None and rho.size == 2 * len(self.A):
             for j, along in enumerate(self.directions()):
                 if along is not None:
                     given, by = (np.asarray(self.A[j]), np.asarray(self.b[j])), (rho[j], rho[len(self.A) + j])
                     matrices[j], vectors[j] = (_boosted(part, along, *by) for part in given)
-        return [ConicTerm(rows, entry, coordinates.size, matrices, vectors, multiplier(rows, zeros, zeros))], []
+        return [ConicTerm(rows, entry, coordinates.size, matrices, vectors, charge.multiplier(rows, zeros, zeros))], []
 
     def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """The smallest u, by a small program a point; differentiable in the parameters by the envelope theorem."""

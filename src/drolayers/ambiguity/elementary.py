@@ -13,7 +13,7 @@ from torch import Tensor
 from drolayers.ambiguity.image import Coordinates, Directions, Image
 from drolayers.ambiguity.moment import Ingredient, Leaves, Moment, Parameters, Typical, columns, rooted
 from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer
-from drolayers.ambiguity.terms import Multiplier, OuterTerm, Parts, Term
+from drolayers.ambiguity.terms import Charge, Multiplier, OuterTerm, Parts, Term
 from drolayers.support import Layout
 
 
@@ -89,18 +89,11 @@ class Elementary(Moment):
         found[self.image.coordinates] = self.image.label
         return found
 
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """One term: the outer function over the parts of the image."""
-        laid = self.image.laid(layout, leaves, split and self.outer.additive and not self.affine)
-        found = None if multiplier is None else self._multiplier(laid.parts, multiplier)
-        scale = None if rho is None or self.affine else self._scale(laid.parts, rho)
+        laid = self.image.laid(layout, leaves, charge.split and self.outer.additive and not self.affine)
+        found = None if charge.multiplier is None else self._multiplier(laid.parts, charge.multiplier)
+        scale = None if charge.rho is None or self.affine else self._scale(laid.parts, charge.rho)
         return [OuterTerm(self.outer, *laid, found, scale)], []
 
     def _multiplier(self, parts: Parts, multiplier: Multiplier) -> cp.Expression:
@@ -116,13 +109,11 @@ class Elementary(Moment):
 
     def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """φ of the image, by label."""
-        phi = self.outer.recession if recession else self.outer.value
-        return phi(self.image.at(y, leaves, not recession), self.image.label, self.image.bounds)
+        return self.outer.value(self.image.at(y, leaves, not recession), self.image.label, self.image.bounds, recession)
 
     def _expression(self, y: cp.Expression, leaves: Leaves, root: bool) -> tuple[cp.Expression, Constraints]:
         """φ of the image, by label."""
-        phi = self.outer.root if root else self.outer.expression
-        return phi(self.image.expression(y, leaves), self.image.label, self.image.bounds), []
+        return self.outer.expression(self.image.expression(y, leaves), self.image.label, self.image.bounds, root), []
 
     def _scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
         """ρ = σ^(1/p)."""

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.ambiguity.terms import Charge, Term
 from drolayers.checks import numbers, whole
 from drolayers.errors import ModelError
 from drolayers.support import Layout
@@ -177,22 +177,13 @@ class Moment(ABC):
         return np.zeros(1, dtype=np.int64)
 
     @abstractmethod
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """The dual terms over some rows, without the factor: it is in the scale, or in a member's multiplier.
 
         Args:
             layout: the rows.
             leaves: CVXPY expressions of all parameters.
-            multiplier: how to find the multiplier of a part; None where the best one is to be eliminated.
-            rho: the size of deviations, one a bound; where degrees are mixed, behind it a coefficient an ingredient.
-            split: whether an additive function gets a part of its own for every coordinate.
+            charge: the multipliers and what they are scaled by.
         """
 
     @abstractmethod

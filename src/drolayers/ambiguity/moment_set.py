@@ -18,7 +18,7 @@ from drolayers.ambiguity.elementary import kind, stacked
 from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
@@ -131,7 +131,7 @@ class MomentSet(AmbiguitySet):
             if lifts is not None:
                 multiplier, nonnegative = _lowered(beta, lifts[i], moment.components(self.y.dim))
                 constraints.append(nonnegative)
-            more, others = moment.terms(rows.layout, group.leaves, multiplier, group.rho, split=lifts is not None)
+            more, others = moment.terms(rows.layout, group.leaves, Charge(multiplier, group.rho, lifts is not None))
             terms, constraints = terms + more, constraints + others
         return SetDual(rows, price, terms, constraints)
 
@@ -144,7 +144,7 @@ class MomentSet(AmbiguitySet):
         terms: list[Term] = []
         constraints: Constraints = []
         for group, given in zip(self._groups, multipliers, strict=True):
-            more, others = group.moment.terms(rows.layout, group.leaves, _own(given), group.rho, split=True)
+            more, others = group.moment.terms(rows.layout, group.leaves, Charge(_own(given), group.rho, split=True))
             terms, constraints = terms + more, constraints + others
         return terms, constraints
 

@@ -16,7 +16,7 @@ from drolayers.ambiguity.conic_moment import Epigraph
 from drolayers.ambiguity.elementary import Elementary
 from drolayers.ambiguity.image import Coordinates, Directions, Matrix
 from drolayers.ambiguity.moment import Learn, Moment, as_bound, as_given
-from drolayers.ambiguity.outer import Affine, Outer, PNorm, PositiveSquared, Power, Square
+from drolayers.ambiguity.outer import Affine, NormPower, Outer
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 
@@ -44,19 +44,19 @@ def Linear(mu: ArrayLike | None = None, sigma: ArrayLike | None = None) -> Momen
 
 def Absolute(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """|μᵀy - h|."""
-    return _along(PNorm(1), mu, h, sigma)
+    return _along(NormPower(), mu, h, sigma)
 
 
 def AbsolutePower(  # noqa: N802
     p: float, mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None
 ) -> Moment:
     """|μᵀy - h|ᵖ for p ≥ 1."""
-    return _along(PNorm(1) if p == 1 else Power(number("p", p)), mu, h, sigma)
+    return _along(NormPower(degree=number("p", p)), mu, h, sigma)
 
 
 def PositiveSquare(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """((μᵀy - h)⁺)²."""
-    return _along(PositiveSquared(), mu, h, sigma)
+    return _along(NormPower(degree=2, positive=True), mu, h, sigma)
 
 
 def Norm(  # noqa: N802
@@ -64,9 +64,9 @@ def Norm(  # noqa: N802
 ) -> Moment:
     """‖Ay - μ‖ₚ for p ≥ 1; A is the identity unless given, and learnt if ``A=dro.Learn(m, n)``."""
     if A is None:
-        return _around(PNorm(number("p", p)), mu, sigma)
+        return _around(NormPower(number("p", p)), mu, sigma)
     matrix = A if isinstance(A, Learn) else as_given("A", A)
-    return Elementary(PNorm(number("p", p)), Matrix(matrix, _array("mu", mu)), sigma=as_bound(sigma))
+    return Elementary(NormPower(number("p", p)), Matrix(matrix, _array("mu", mu)), sigma=as_bound(sigma))
 
 
 def SquaredNorm(  # noqa: N802
@@ -77,7 +77,7 @@ def SquaredNorm(  # noqa: N802
     chosen = None if index is None else tuple(whole("Every coordinate in SquaredNorm's index", i, 0) for i in listed)
     if chosen is not None and len(set(chosen)) != len(chosen):
         raise ModelError(f"SquaredNorm's index {list(chosen)} names a coordinate twice.")
-    return _around(Square(), mu, sigma, chosen)
+    return _around(NormPower(degree=2), mu, sigma, chosen)
 
 
 def Mean(mu: ArrayLike | None = None, sigma: ArrayLike | None = 0.0) -> Moment:  # noqa: N802
@@ -99,7 +99,7 @@ def Variance(mu: ArrayLike | None = None, sigma: ArrayLike | None = None, size: 
         sigma: the bounds, one number or as many as there are; learnt unless given.
         size: how many coordinates in turn share one bound, on the sum of their squares.
     """
-    return _around(Square(), mu, sigma, size=whole("Variance's size", size))
+    return _around(NormPower(degree=2), mu, sigma, size=whole("Variance's size", size))
 
 
 def Conic(  # noqa: N802

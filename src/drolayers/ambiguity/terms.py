@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import cvxpy as cp
 import numpy as np
@@ -23,6 +23,20 @@ from drolayers.support import Layout, in_cone
 
 Multiplier = Callable[[Labels, Labels, Labels], cp.Expression]
 """From (row, bound, coordinate) of each part to its multiplier; the coordinate matters only where parts are split."""
+
+
+class Charge(NamedTuple):
+    """What a moment is charged in a dual.
+
+    Args:
+        multiplier: how to find the multiplier of a part; None where the best one is to be eliminated.
+        rho: the size of deviations, one a bound; where degrees are mixed, behind it a coefficient an ingredient.
+        split: whether an additive function gets a part of its own for every coordinate.
+    """
+
+    multiplier: Multiplier | None
+    rho: cp.Expression | None
+    split: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,23 +110,36 @@ class OuterTerm(Term):
         """Variables of its own, or what is left."""
         entries = layout.row.size
         whole = np.array_equal(self.entry, np.arange(entries))
-        tau, share = self._tau() if remainder is None else remainder if whole else remainder[self.entry], None
-        if remainder is None:
+        share: cp.Expression | None = None
+        if remainder is not None:
+            tau = remainder if whole else remainder[self.entry]
+        else:
+            tau = self._slope if isinstance(self.outer, Affine) else cp.Variable(self.part.size)
             share = tau if self.transpose is None else self.transpose(tau)
             share = share if whole and self.transpose is None else _spread(self.entry, entries) @ share
         known = None if sign is None or remainder is None else sign[self.entry]
-        bound, constraints = conjugate(self.outer, tau, self.part, self.multiplier, self.parts.count, self.rho, known)
+        bound, constraints = self._conjugate(tau, known)
         value = _to_rows(bound, self.parts.row, layout)
         if self.shift is not None:
             value = value + _to_rows(times(self.shift, tau), self.parts.row[self.part], layout)
         return Contribution(value, share, constraints)
 
-    def _tau(self) -> cp.Expression:
-        """Free, unless φ is linear."""
-        if not isinstance(self.outer, Affine):
-            return cp.Variable(self.part.size)
+    @property
+    def _slope(self) -> cp.Expression:
+        """τ of a linear φ."""
         assert self.multiplier is not None
         return self.multiplier if np.array_equal(self.part, np.arange(self.parts.count)) else self.multiplier[self.part]
+
+    def _conjugate(self, tau: cp.Expression, sign: Sign) -> tuple[cp.Expression | None, Constraints]:
+        """The scaled conjugate ρt̃, one a part; without a multiplier, ρ·gauge(τ), which is what the best one gives."""
+        if isinstance(self.outer, Affine):
+            return None, []
+        bound, constraints = (
+            self.outer.gauge(tau, self.part, self.parts.count, sign)
+            if self.multiplier is None
+            else self.outer.conjugate(tau, self.part, self.multiplier)
+        )
+        return bound if self.rho is None or bound is None else times(self.rho, bound), constraints
 
 
 @final
@@ -144,26 +171,6 @@ class ConicTerm(Term):
         value = -sum(eta.T @ b for eta, b in zip(etas, self.vectors, strict=True))
         share = _spread(self.entry.ravel(), layout.row.size) @ -cp.vec(total(0, self.dim), order="F")
         return Contribution(_to_rows(value, self.rows, layout), share, constraints)
-
-
-def conjugate(
-    outer: Outer,
-    tau: cp.Expression,
-    part: Labels,
-    multiplier: cp.Expression | None,
-    parts: int,
-    rho: cp.Expression | None,
-    sign: Sign = None,
-) -> tuple[cp.Expression | None, Constraints]:
-    """The scaled conjugate ρt̃, one a part; without a multiplier, ρ·gauge(τ), which is what the best one gives."""
-    if multiplier is None:
-        bound, constraints = outer.gauge(tau, part, parts, sign)
-    else:
-        found, constraints = outer.conjugate(tau, part, multiplier)
-        if found is None:
-            return None, constraints
-        bound = found
-    return (bound if rho is None else times(rho, bound)), constraints
 
 
 def _spread(entry: Labels, entries: int) -> sp.csr_array:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drolayers.ambiguity import image
 from drolayers.ambiguity.elementary import Elementary
-from drolayers.ambiguity.outer import Affine, PNorm, Power, Square
+from drolayers.ambiguity.outer import Affine
 from drolayers.projection.root import decreasing_root, implicit
 from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
 
@@ -33,14 +33,13 @@ def closed_form(task: Task) -> Rule | None:
         return None
     if isinstance(moment.outer, Affine):
         return HalfSpace(task, moment.outer.signs[0] * moment.factor) if moment.sides == 1 else Interval(task)
-    coordinates = _coordinates(moment)
-    if coordinates is None:
+    coordinates, outer, factor = _coordinates(moment), moment.outer, moment.factor
+    if coordinates is None or outer.positive:
         return None
-    outer, factor = moment.outer, moment.factor
-    if isinstance(outer, Square | Power) and outer.p == 2:
-        return SquaredDeviation(task, factor, coordinates)
     single = coordinates.label.size == 1
-    if isinstance(outer, PNorm) and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
+    if outer.degree == 2 and (outer.p == 2 or single):
+        return SquaredDeviation(task, factor, coordinates)
+    if outer.degree == 1 and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
         return AbsoluteDeviation(task, factor, coordinates)
     return None
 
