@@ -1,6 +1,6 @@
 """Processor time and memory to build problems, how both grow, and one solve against Clarabel through CVXPY.
 
-    python benchmarks/building.py [--quick] [--only portfolio,moments,items,solve]
+    python benchmarks/building.py [--quick] [--only portfolio,moments,newsvendor,vectors,solve]
 
 Building is the construction of a ``DecisionProblem``, the compiled program included. Each size is built in a process of
 its own, so that its peak memory is its own; what the imports take is taken off. The exponent is the slope of log
@@ -67,6 +67,19 @@ def newsvendor(items: int, atoms: int) -> dro.DecisionProblem:
     return dro.DecisionProblem(cost, [], ambiguity)
 
 
+def vectors(items: int, kind: str) -> dro.DecisionProblem:
+    """The newsvendor with a mean and a variance an item, as two vectors or three moments an item; or one square."""
+    y, x = dro.Uncertain(items, dro.support.Nonnegative()), cp.Variable(items, nonneg=True)
+    cost = cp.sum(x) + cp.sum(cp.maximum(3.0 * (y - x), 0.5 * (x - y)))
+    sides = [dro.moments.Linear(mu=sign * e) for sign in (1.0, -1.0) for e in np.eye(items)]
+    sets = {
+        "vectors": [dro.moments.Mean(sigma=None), dro.moments.Variance()],
+        "one-by-one": [*sides, *[dro.moments.SquaredNorm([i]) for i in range(items)]],
+        "one-square": [dro.moments.SquaredNorm()],
+    }
+    return dro.DecisionProblem(cost, [], dro.MomentSet(y, sets[kind]))
+
+
 FAMILIES: dict[str, tuple[Callable[..., dro.DecisionProblem], list[tuple[object, ...]], list[int]]] = {
     "portfolio": (
         portfolio,
@@ -79,6 +92,7 @@ FAMILIES: dict[str, tuple[Callable[..., dro.DecisionProblem], list[tuple[object,
         COUNTS,
     ),
     "newsvendor": (newsvendor, [(0,), (20,)], ITEMS),
+    "vectors": (vectors, [("vectors",), ("one-by-one",), ("one-square",)], [10, 40, 160]),
 }
 
 
@@ -220,7 +234,7 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the three smallest sizes")
-    parser.add_argument("--only", default="portfolio,moments,newsvendor,solve", help="tables, separated by commas")
+    parser.add_argument("--only", default="portfolio,moments,newsvendor,vectors,solve", help="tables, by commas")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one building")
     given = parser.parse_args()
     for name in given.only.split(","):

@@ -77,19 +77,22 @@ def test_no_warning_of_subexpressions() -> None:
 
 
 def test_moments_taken_together_are_what_they_are_alone() -> None:
-    """A multiple of one is another kind: with it in between, the others are taken in other groups."""
+    """A multiple is another kind: with it in between, the others are taken in other groups."""
     rng = np.random.default_rng(1)
     mus = rng.normal(size=(3, 3)) * np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
 
     def solved(apart: bool) -> torch.Tensor:
-        moments = [m.SquaredNorm(), *[1.0 * m.Absolute(mu) if apart else m.Absolute(mu) for mu in mus]]
+        factors = torch.tensor([1.0, 2.0, 3.0] if apart else [1.0, 1.0, 1.0]).double()
+        moments = [m.SquaredNorm(), *[float(c) * m.Absolute(mu) for c, mu in zip(factors, mus, strict=True)]]
         problem = portfolio(lambda y: dro.MomentSet(y, moments))
         assert list(problem.ambiguity.parameters) == [
             "0.mu",
             "0.sigma",
             *[f"{i}.{n}" for i in (1, 2, 3) for n in names],
         ]
-        solution = problem.solve(theta)
+        given = theta.clone()
+        given[:, 5::2] *= factors
+        solution = problem.solve(given)
         assert bool(solution.ok.all())
         return solution.objective
 

@@ -43,6 +43,11 @@ class Form:
     natural: bool = True
 
 
+def shifted(mean: float) -> float:
+    """sup E max(3z, -z) over E z = d + e and E (z - d)² ≤ r²."""
+    return GAP + mean + 2 * float(np.sqrt(REACH**2 + GAP**2 + 2 * GAP * mean))
+
+
 def tilted(linear: float, size: float) -> float:
     """sup E max(3(d + e), -(d + e)) over E[e² + ae] ≤ r² + ar, by its dual in one multiplier.
 
@@ -74,6 +79,18 @@ FORMS: dict[str, Form] = {
         f"power {p:g}": Form(lambda s, p=p: [m.AbsolutePower(p, mu=[1.0])], lambda s, p=p: [s, (REACH * s) ** p])
         for p in (1.5, 3.0, 4.0)
     },
+    "multiple of a square": Form(lambda s: [1e3 * m.SquaredNorm()], lambda s: [s, 1e3 * (REACH * s) ** 2]),
+    "multiple of a power": Form(lambda s: [m.AbsolutePower(3, mu=[1.0]) / 1e3], lambda s: [s, (REACH * s) ** 3 / 1e3]),
+    "one linear": Form(lambda s: [1.0 * m.Linear(mu=[1.0]), m.SquaredNorm()], lambda s: [2.0 * s, s, (REACH * s) ** 2]),
+    # Scarf: max(3z, -z) = z + 2|z|, and E|z| ≤ √(E z²), which two points attain.
+    "mean and variance": Form(
+        lambda s: [m.Mean(), m.Variance()], lambda s: [s, s, (REACH * s) ** 2], lambda s: shifted(0.0) * s
+    ),
+    "mean within, and variance": Form(
+        lambda s: [m.Mean(sigma=None), m.Variance()],
+        lambda s: [s, 0.2 * s, s, (REACH * s) ** 2],
+        lambda s: shifted(0.2) * s,
+    ),
     "conic square": Form(lambda s: [cone(1.0, s)], lambda s: [(REACH * s) ** 2], natural=False),
     "conic square, own units": Form(lambda s: [cone(s, s)], lambda s: [(REACH * s) ** 2]),
     "square plus linear": Form(

@@ -52,6 +52,7 @@ DIRECTIONS = {
     "absolute": ("1.mu",),
     "positive square": ("0.mu", "2.mu"),
     "sum with a linear part": ("0.0.mu",),
+    "minus linear": ("0.mu",),
     **{f"power {p:g}": ("0.mu",) for p in (1.0, 1.5, 2.0, 3.0)},
 }
 """Parameters called mu that are directions, without a unit."""
@@ -60,6 +61,10 @@ BOUNDS: dict[str, float | dict[str, float]] = {
     "mean equality": {"3.sigma": 2.0},
     "first and second": {"1.sigma": 2.0},
     "multiple": {"1.sigma": 2.0},
+    "mean and variance": {"1.sigma": 2.0},
+    "mean within, and variance": {"1.sigma": 2.0},
+    "mean given, multiples": {"1.sigma": 2.0, "2.sigma": 2.0},
+    "multiples of sums and maxima": {"0.sigma": 2.0, "2.sigma": 3.0},
     **{f"power {p:g}": p for p in (1.5, 2.0, 3.0)},
     **{
         name: 2.0
@@ -110,6 +115,16 @@ def rescaled_set(kind: SetCase, y: dro.Uncertain, u: float) -> dro.MomentSet | d
         "squared norm by index": lambda: [m.SquaredNorm(1), m.SquaredNorm([0]), m.SquaredNorm(mu=u * CENTRE)],
         "sum of degrees 2 and 1": lambda: [m.SquaredNorm() + (0.5 * u) * m.Norm(1)],
         "maximum of degrees 2 and 1": lambda: [m.maximum(m.SquaredNorm(), u * m.Norm(1), u * m.Linear(mu=[1.0, 1.0]))],
+        "mean given, multiples": lambda: [
+            m.bounded(2.0 * m.Mean(mu=u * CENTRE), [0.2 * u, 0.3 * u]),
+            3.0 * m.Variance(mu=u),
+            0.5 * m.Variance(size=2),
+        ],
+        "multiples of sums and maxima": lambda: [
+            2.0 * (m.SquaredNorm() + (0.5 * u) * m.Norm(1)),
+            3.0 * m.maximum(m.Norm(1), 2.0 * m.Norm(np.inf)),
+            0.5 * m.AbsolutePower(3.0, mu=E1),
+        ],
         "conic": lambda: [m.Conic([square], [[2 * u**2 * CENTRE[0], 2 * u**2 * CENTRE[1], u**2, -(u**2)]])],
         "conic, lifted, vectors learnt": lambda: [m.Conic([image, ridge], [dro.Learn(3), [1.6 * u, 0.0]], lifted=1)],
     }

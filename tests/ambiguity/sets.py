@@ -303,6 +303,68 @@ def _combinations() -> list[SetCase]:
     return [mixed, squares, tilted, multiple, largest, steepest, powers]
 
 
+def _vectors() -> list[SetCase]:
+    """Means from both sides and variances, each for all coordinates at once."""
+
+    def sides(mu: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.concatenate([y - mu, mu - y], 1)
+
+    learnt = {"1.mu": np.array([1.1, 1.2]), "1.sigma": np.array([0.5, 0.4])}
+    equation = _plain(
+        "mean and variance",
+        lambda: [m.Mean(), m.Variance()],
+        {"0.mu": np.array([1.0, 1.1]), **learnt},
+        lambda t, y: np.concatenate([sides(t["0.mu"], y), (y - t["1.mu"]) ** 2], 1),
+        lambda t: np.array([0, 0, 0, 0, *t["1.sigma"]]),
+    )
+    interval = _plain(
+        "mean within, and variance",
+        lambda: [m.Mean(sigma=None), m.Variance()],
+        {"0.mu": np.array([0.9, 1.1]), "0.sigma": np.array([0.2, 0.15]), **learnt},
+        lambda t, y: np.concatenate([sides(t["0.mu"], y), (y - t["1.mu"]) ** 2], 1),
+        lambda t: np.array([*t["0.sigma"], *t["0.sigma"], *t["1.sigma"]]),
+    )
+    given = _plain(
+        "mean given, multiples",
+        lambda: [m.bounded(2.0 * m.Mean(mu=CENTRE), [0.2, 0.3]), 3.0 * m.Variance(mu=1.0), 0.5 * m.Variance(size=2)],
+        {"1.sigma": np.array([1.5, 1.2]), "2.mu": np.array([1.1, 1.2]), "2.sigma": np.array([0.5])},
+        lambda t, y: np.concatenate(
+            [2 * sides(CENTRE, y), 3 * (y - 1.0) ** 2, 0.5 * ((y - t["2.mu"]) ** 2).sum(1, keepdims=True)], 1
+        ),
+        lambda t: np.array([0.2, 0.3, 0.2, 0.3, *t["1.sigma"], *t["2.sigma"]]),
+    )
+    return [equation, interval, given]
+
+
+def _differences() -> list[SetCase]:
+    """Minus what is affine, and factors of all kinds."""
+    minus = _plain(
+        "minus linear",
+        lambda: [-m.Linear(), m.Norm(2) - 0.5 * m.Linear(mu=[0.4, -0.2]) / 2],
+        {"0.mu": np.array([0.3, 1.0]), "0.sigma": -1.2, "1.0.mu": np.array([0.9, 1.1]), "1.sigma": 0.7},
+        lambda t, y: _columns(-y @ t["0.mu"], _norm(y - t["1.0.mu"], 2) - 0.25 * y @ np.array([0.4, -0.2])),
+    )
+    factors = _plain(
+        "multiples of sums and maxima",
+        lambda: [
+            2.0 * (m.SquaredNorm() + 0.5 * m.Norm(1)),
+            3.0 * m.maximum(m.Norm(1), 2.0 * m.Norm(np.inf)),
+            0.5 * m.AbsolutePower(3.0, mu=E1),
+        ],
+        {
+            **{"0.0.mu": np.array([0.9, 1.1]), "0.1.mu": np.array([1.1, 1.2]), "0.sigma": 2.0},
+            **{"1.0.mu": np.array([0.9, 1.1]), "1.1.mu": np.array([1.1, 1.2]), "1.sigma": 2.7},
+            **{"2.h": 1.0, "2.sigma": 0.3},
+        },
+        lambda t, y: _columns(
+            2 * (((y - t["0.0.mu"]) ** 2).sum(1) + 0.5 * _norm(y - t["0.1.mu"], 1)),
+            3 * np.maximum(_norm(y - t["1.0.mu"], 1), 2 * _norm(y - t["1.1.mu"], np.inf)),
+            0.5 * abs(y[:, 0] - t["2.h"]) ** 3,
+        ),
+    )
+    return [minus, factors]
+
+
 def _conics() -> list[SetCase]:
     # ‖y - μ‖² ≤ u as [2(y - μ); u - 1; u + 1] in the cone.
     square = np.array([[2.0, 0, 0], [0, 2, 0], [0, 0, 1], [0, 0, 1]])
@@ -371,4 +433,6 @@ SETS: list[SetCase] = [
     *_combinations(),
     *_conics(),
     *[_ball(norm, order) for norm in (1, 2, np.inf) for order in (1, 2)],
+    *_vectors(),
+    *_differences(),
 ]

@@ -198,6 +198,7 @@ def test_index_and_groups_agree() -> None:
     forms = {
         "groups": (Worst(lambda y: dro.MomentSet.grouped(y, 1)), lambda c, s: [*c, *s]),
         "squares": (moment_set(m.SquaredNorm([0]), m.SquaredNorm([1])), lambda c, s: [c[0], s[0], c[1], s[1]]),
+        "variances": (moment_set(m.Variance()), lambda c, s: [*c, *s]),
         "powers": (
             moment_set(m.AbsolutePower(2, mu=e[0]), m.AbsolutePower(2, mu=e[1])),
             lambda c, s: [c[0], s[0], c[1], s[1]],
@@ -243,6 +244,14 @@ LAYOUTS: dict[str, tuple[Callable[[dro.Uncertain], AmbiguitySet], dict[str, tupl
         {"0.A": (3, 4), "0.mu": (3,), "0.sigma": (), "1.mu": (2,), "1.sigma": (), "2.mu": (2,), "2.sigma": ()},
     ),
     "groups": (lambda y: dro.MomentSet.grouped(y, 3), {"mu": (4,), "sigma": (2,)}),
+    "vectors": (
+        lambda y: dro.MomentSet(y, [m.Mean(), m.Mean(sigma=None), m.Variance(size=3), m.Variance(mu=0.0)]),
+        {"0.mu": (4,), "1.mu": (4,), "1.sigma": (4,), "2.mu": (4,), "2.sigma": (2,), "3.sigma": (4,)},
+    ),
+    "sums": (
+        lambda y: dro.MomentSet(y, [m.Norm(1) + (m.Linear(mu=np.ones(4)) + 2 * (m.Norm(2) + m.Norm(2)))]),
+        {"0.0.mu": (4,), "0.2.mu": (4,), "0.3.mu": (4,), "0.sigma": ()},
+    ),
     "ball": (lambda y: dro.Wasserstein(y, 5), {"radius": ()}),
 }
 

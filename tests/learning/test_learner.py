@@ -408,3 +408,25 @@ def test_neighbours_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     z = model.pipeline_.nominal.covariates[rows] * pipeline.nominal.scale + pipeline.nominal.shift
     for found, expected in zip(pipeline.around(z, rows), pipeline.nominal(z, exclude=rows), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_a_matrix_is_fitted_by_its_likelihood() -> None:
+    """Contexts turn the noise: the ellipsoid of a context whitens it better than that of all data together."""
+    rng = np.random.default_rng(0)
+    Z = rng.integers(0, 2, size=(600, 1)).astype(float)
+    straight, turned = np.array([[2.0, 0.0], [0.0, 0.2]]), np.array([[0.2, 0.0], [0.0, 2.0]])
+    noise = rng.standard_normal((600, 2))
+    Y = 5.0 + np.where(Z > 0.5, noise @ turned, noise @ straight)
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    ambiguity = dro.MomentSet(y, [dro.moments.Norm(2, A=dro.Learn(2, 2))])
+    problem = dro.DecisionProblem(cp.sum(cp.maximum(3 * (y - x), x - y)), [], ambiguity)
+    stage = dro.Stage(60, 1e-2, batch_size=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = learner(problem, training=None, pretraining=stage, nominal=dro.nominal.KNN(k=30)).fit(Z, Y)
+    found = model.predict_set(np.array([[0.0], [1.0]]))
+    for A, mu, noisy in zip(found["0.A"], found["0.mu"], (straight, turned), strict=True):
+        # AΣAᵀ is the identity where A whitens; the start, of all data together, is off by a factor of ten.
+        spread = np.linalg.eigvalsh(A @ noisy @ noisy.T @ A.T)
+        assert 0.5 < spread.min() <= spread.max() < 2.0
+        np.testing.assert_allclose(np.linalg.solve(A, mu), [5.0, 5.0], atol=0.3)

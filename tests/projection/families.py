@@ -28,11 +28,17 @@ CLOSED = {
     "absolute, all given": lambda: [M.Absolute(mu=DIRECTION, h=0.5)],
     "linear": lambda: [M.Linear()],
     "linear, mu given": lambda: [M.Linear(mu=DIRECTION)],
+    "linear, negative": lambda: [-2.0 * M.Linear()],
+    "mean": lambda: [M.Mean(sigma=None)],
+    "mean, scaled": lambda: [2.5 * M.Mean(sigma=None)],
+    "squared, each": lambda: [M.Variance()],
     "l1 and squared": lambda: [M.Norm(1), M.SquaredNorm()],
 }
 FIXED = {
     "squared, bound given": lambda: [M.SquaredNorm(sigma=6.0)],
     "linear, bound given": lambda: [M.Linear(sigma=-0.4)],
+    "mean, equation": lambda: [M.Mean()],
+    "mean, bounds given": lambda: [M.Mean(sigma=[0.1, 0.0, 0.3])],
 }
 CONIC = {
     "l2": lambda: [M.Norm(2)],

@@ -40,9 +40,9 @@ def clarabel(ambiguity: dro.MomentSet, theta: Tensor, y: Tensor, weights: Tensor
             leaves[name] = cp.reshape(x[at : at + size], shape, order="C") if shape else x[at]
             at += size
         if g.sigma is None:
-            sigma, at = x[at : at + g.bounds], at + g.bounds
+            sigma, at = cp.hstack([x[at : at + g.size]] * g.sides), at + g.size
         else:
-            sigma = np.broadcast_to(g.sigma, g.bounds)
+            sigma = g.limits
         value, more = g.expression(cp.Constant(y.numpy()[keep]), leaves)
         constraints += [*more, weights.numpy()[keep] @ value <= sigma]
     problem = cp.Problem(cp.Minimize(cp.norm(cp.multiply(np.sqrt(w), x - start))), constraints)
@@ -134,6 +134,8 @@ def test_derivatives(family: str) -> None:
     theta = outputs(3, ambiguity.size, 8, 2.0)
     weights = None if family in FIXED else {next(iter(ambiguity.parameters)): 3.0}
     layer = dro.Projection(ambiguity, weights, margin=0.01, relative=0.1)
+    # What a linear moment violates, minus that moment does not.
+    theta = -theta if family == "linear, negative" else theta
     assert not torch.equal(layer(theta, (y, omega)), theta)
     inputs = (theta.requires_grad_(), y.requires_grad_(), omega.requires_grad_())
     assert torch.autograd.gradcheck(lambda t, a, w: layer(t, (a, w)), inputs, eps=1e-7, atol=1e-5, rtol=1e-4)

@@ -17,6 +17,7 @@ FIXED = ("squared, mu given", "absolute, all given")
 """Families that hold a constant with a unit."""
 DIRECTIONS = {
     "linear": ("0.mu",),
+    "linear, negative": ("0.mu",),
     "absolute": ("0.mu",),
     "third power": ("0.mu",),
     "positive square": ("0.mu",),
@@ -55,7 +56,7 @@ def test_a_relative_margin_is_relative(family: str, size: float) -> None:
     # A minimiser by a cone program is as accurate as the root of what its minimum is.
     torch.testing.assert_close(scaled / u, found, rtol=1e-4, atol=1e-4)
     need = needs(ambiguity, scaled, (size * y, omega))
-    assert bool((need <= bounds(ambiguity, scaled) + 1e-9 * need.abs()).all())
+    assert bool((need <= bounds(ambiguity, scaled) + 1e-9 * need.abs() + 1e-15 * size).all())
 
 
 @pytest.mark.parametrize("size", [1e-8, *SIZES, 1e8])

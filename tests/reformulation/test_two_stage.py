@@ -54,6 +54,8 @@ ADDITIVE = {
     "square": (lambda y: dro.MomentSet(y, [m.SquaredNorm()]), 1),
     "grouped": (lambda y: dro.MomentSet.grouped(y, 1), None),
     "l1 and square": (lambda y: dro.MomentSet(y, [m.Norm(1), m.SquaredNorm()]), 2),
+    "mean and variance": (lambda y: dro.MomentSet(y, [m.Mean(sigma=None), m.Variance()]), None),
+    "multiple": (lambda y: dro.MomentSet(y, [2.0 * m.SquaredNorm()]), 1),
 }
 
 
@@ -65,7 +67,8 @@ def test_component_lifting_is_exact_on_separable_sets(name: str, dim: int) -> No
     generator = torch.Generator().manual_seed(dim)
     mu, at = (torch.rand(5, dim, generator=generator).double() for _ in range(2))
     sigma = 0.5 + torch.rand(5, dim, generator=generator).double()
-    theta = torch.cat([mu, sigma], 1) if count is None else torch.cat([mu, sigma[:, :1]] * count, 1)
+    vectors = 2 if name == "mean and variance" else 1
+    theta = torch.cat([mu, sigma] * vectors if count is None else [mu, sigma[:, :1]] * count, 1)
     exact, rule = values(problems, at, theta)
     torch.testing.assert_close(rule, exact, rtol=1e-6, atol=1e-7)
     y, x = dro.Uncertain(dim), cp.Variable(dim)

@@ -1,42 +1,57 @@
-"""Sums, nonnegative multiples and maxima of moments."""
+"""Sums and maxima of moments: lists."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self, final
 
 import cvxpy as cp
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import FLOOR, Ingredient, Leaves, Moment, Typical
+from drolayers.ambiguity.moment import FLOOR, Ingredient, Leaves, Moment, Parameters, Typical, rooted
 from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
 
 @dataclass(frozen=True, eq=False)
-class _Composite(Moment):
+class Composite(Moment):
     """What sums and maxima share: members, whose parameters carry their position as a prefix."""
 
     members: tuple[Moment, ...]
-    sigma: NDArray[np.float64] | None = None
 
-    def __post_init__(self) -> None:
-        if not self.members:
-            raise ModelError("A sum or maximum of moments needs at least one of them.")
-        for member in self.members:
+    @classmethod
+    def of(cls, *members: Moment) -> Self:
+        """A flat list: sums in sums and maxima in maxima give their members."""
+        if not members:
+            raise ModelError("A maximum of moments needs at least one of them: write maximum(first, second).")
+        flat: list[Moment] = []
+        for member in members:
             if not isinstance(member, Moment):
-                raise ModelError(f"Only moments can be added up or compared, not {member!r}.")
-            if member.bounds != 1:
-                raise ModelError("Grouped squares have several bounds and cannot be part of a sum or maximum.")
+                raise ModelError(
+                    f"Only moments can be added up or compared, one by one, not {member!r}: a number belongs to sigma, "
+                    "and a list is written sum(list) or maximum(*list)."
+                )
+            if member.vector:
+                raise ModelError(
+                    "Mean, Variance and groups have a bound for every coordinate and cannot be part of a sum or "
+                    "maximum: list them beside it in the set, or write Linear and SquaredNorm."
+                )
             if member.sigma is not None:
                 raise ModelError(
-                    "In a sum or maximum of moments only the whole has a bound: leave out the members' sigma."
+                    "In a sum or maximum of moments only the whole has a bound: leave out the members' sigma, and "
+                    "write bounded(whole, sigma)."
                 )
+            flat += [member.factor * own for own in member.members] if isinstance(member, cls) else [member]
+        return cls(tuple(flat))
+
+    def over(self, dim: int) -> Moment:
+        """Of the members over ``y``."""
+        return replace(self, members=tuple(member.over(dim) for member in self.members))
 
     @property
     def count(self) -> int:
@@ -64,15 +79,29 @@ class _Composite(Moment):
         """When the members' degrees differ, or one is mixed itself."""
         return len({member.degree for member in self.members}) > 1 or any(member.mixed for member in self.members)
 
+    def parameters(self, dim: int) -> Parameters:
+        """Those of the members."""
+        return {f"{j}.{n}": v for j, member in enumerate(self.members) for n, v in member.parameters(dim).items()}
+
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Those of the members."""
+        return {f"{j}.{n}": t for j, member in enumerate(self.members) for n, t in member.typical(y).items()}
+
+    def each(self, leaves: Leaves) -> Iterator[tuple[Moment, dict[str, Any]]]:
+        """The members with their own parameters."""
+        for j, member in enumerate(self.members):
+            prefix = f"{j}."
+            yield member, {name[len(prefix) :]: v for name, v in leaves.items() if name.startswith(prefix)}
+
     def offsets(self, leaves: Leaves) -> list[Tensor]:
         """Those of the members."""
-        return [found for j, m in enumerate(self.members) for found in m.offsets(self.leaves_of(j, leaves))]
+        return [found for member, own in self.each(leaves) for found in member.offsets(own)]
 
-    def ingredients(self, leaves: Leaves) -> list[Ingredient]:
+    def _ingredients(self, leaves: Leaves) -> list[Ingredient]:
         """Those of the members."""
-        return [part for j, m in enumerate(self.members) for part in m.ingredients(self.leaves_of(j, leaves))]
+        return [part for member, own in self.each(leaves) for part in member.ingredients(own)]
 
-    def scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
+    def _scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
         """Of mixed degrees: with β = τb the price is στ, and an ingredient of degree q sees the multiplier τρ^(q-1)b.
 
         Nonnegative ingredients wφ bound deviations by ρ = min (σ/w)^(1/q), and τ = 1/max wρ^(q-1) keeps all
@@ -80,8 +109,8 @@ class _Composite(Moment):
         and where they grow as fast as what is linear.
         """
         if not self.mixed:
-            return super().scales(sigma, leaves)
-        parts = self.ingredients(leaves)
+            return rooted(sigma, self.degree)
+        parts = self._ingredients(leaves)
         firm, linear = ([p for p in parts if p.signed is kind] for kind in (False, True))
         sigma = sigma if self.signed else sigma.clamp(min=FLOOR)
         size = sigma.abs().clamp(min=FLOOR)
@@ -95,250 +124,113 @@ class _Composite(Moment):
         seen = [rho ** (p.degree - 1.0) / steepest for p in parts]
         return torch.cat([sigma / steepest, rho, *seen], 1)
 
-    def member_scale(
-        self, position: int, multiplier: Multiplier, rho: cp.Expression | None
-    ) -> tuple[Multiplier, cp.Expression | None]:
-        """A member's multiplier and scale."""
-        if not self.mixed or rho is None:
-            return multiplier, rho
-        counts = [member.count for member in self.members]
-        first = 1 + sum(counts[:position])
-        if self.members[position].mixed:
-            return multiplier, cp.hstack([rho[:1], rho[first : first + counts[position]]])
+    def member_terms(
+        self, layout: Layout, leaves: Leaves, multipliers: list[Multiplier], rho: cp.Expression | None
+    ) -> tuple[list[Term], Constraints]:
+        """The members' terms, each under its factor, its multiplier and, where degrees are mixed, its coefficient."""
+        terms: list[Term] = []
+        constraints: Constraints = []
+        first = 1
+        for (member, own), multiplier in zip(self.each(leaves), multipliers, strict=True):
+            weight: cp.Expression | float = member.factor
+            scale, last = rho, first + member.count
+            if self.mixed and rho is not None:
+                scale = cp.hstack([rho[:1], rho[first:last]]) if member.mixed else rho[:1]
+                weight = weight if member.mixed else weight * rho[first]
+            more, others = member.terms(layout, own, Charge(_weighted(multiplier, weight), scale))
+            terms, constraints, first = terms + more, constraints + others, last
+        return terms, constraints
 
-        def scaled(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
-            return rho[first] * multiplier(row, bound, coordinate)
-
-        return scaled, rho[:1]
-
-    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """Those of the members."""
-        return {f"{j}.{n}": s for j, member in enumerate(self.members) for n, s in member.shapes(dim).items()}
-
-    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
-        """Those of the members."""
-        return {f"{j}.{n}": v for j, member in enumerate(self.members) for n, v in member.constants(dim).items()}
-
-    def typical(self, y: Tensor) -> dict[str, Typical]:
-        """Those of the members."""
-        return {f"{j}.{n}": t for j, member in enumerate(self.members) for n, t in member.typical(y).items()}
-
-    def leaves_of(self, position: int, leaves: Leaves) -> dict[str, Any]:
-        """A member's own parameters."""
-        prefix = f"{position}."
-        return {name[len(prefix) :]: value for name, value in leaves.items() if name.startswith(prefix)}
-
-    def values(self, y: Tensor, leaves: Leaves, recession: bool = False) -> Tensor:
+    def values(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """The members' values, stacked last."""
-        kind = "recession" if recession else "value"
-        found = [getattr(m, kind)(y, self.leaves_of(j, leaves))[..., 0] for j, m in enumerate(self.members)]
+        found = [member.value(y, own, recession)[..., 0] for member, own in self.each(leaves)]
         return torch.stack(torch.broadcast_tensors(*found), -1)
 
     def expressions(self, y: cp.Expression, leaves: Leaves, root: bool) -> tuple[list[cp.Expression], Constraints]:
         """The members' expressions."""
-        root = root and self.degree != 1
-        found = [m.expression(y, self.leaves_of(j, leaves), root) for j, m in enumerate(self.members)]
+        found = [member.expression(y, own, root and self.degree != 1) for member, own in self.each(leaves)]
         return [expression for expression, _ in found], [c for _, constraints in found for c in constraints]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sum(_Composite):
+class Sum(Composite):
     """g₁ + g₂: the members share one multiplier."""
+
+    @property
+    def affine(self) -> bool:
+        """When all members are."""
+        return all(member.affine for member in self.members)
 
     def links(self, dim: int) -> list[Labels]:
         """Those of the members."""
         return [link for member in self.members for link in member.links(dim)]
 
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """Those of the members."""
-        assert multiplier is not None
-        found = [
-            m.terms(layout, self.leaves_of(j, leaves), *self.member_scale(j, multiplier, rho))
-            for j, m in enumerate(self.members)
-        ]
-        return [term for terms, _ in found for term in terms], [c for _, constraints in found for c in constraints]
+        assert charge.multiplier is not None
+        return self.member_terms(layout, leaves, [charge.multiplier for _ in self.members], charge.rho)
 
-    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+    def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """The sum."""
-        return self.values(y, leaves).sum(-1, keepdim=True)
+        return self.values(y, leaves, recession).sum(-1, keepdim=True)
 
-    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
-        """The sum."""
-        return self.values(y, leaves, recession=True).sum(-1, keepdim=True)
-
-    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
-        """The sum."""
+    def _expression(self, y: cp.Expression, leaves: Leaves, root: bool) -> tuple[cp.Expression, Constraints]:
+        """The sum; (Σ g)^(1/p) is the p-norm of the members' roots."""
         found, constraints = self.expressions(y, leaves, root)
-        if root and self.degree != 1:
-            # (Σ g)^(1/p) is the p-norm of the members' roots.
-            return self._norms(cp.hstack(found)), constraints
-        return sum(found[1:], found[0]), constraints
+        if not root or self.degree == 1:
+            return sum(found[1:], found[0]), constraints
+        roots, points = cp.hstack(found), y.shape[0]
+        norms = [cp.pnorm(roots[i], self.degree, approx=False) for i in range(points)]
+        return cp.reshape(cp.hstack(norms), (points, 1), order="F"), constraints
 
-    def _norms(self, roots: cp.Expression) -> cp.Expression:
-        """The p-norm of every row, as a column."""
-        one = [cp.pnorm(roots[i], self.degree, approx=False) for i in range(roots.shape[0])]
-        return cp.reshape(cp.hstack(one), (roots.shape[0], 1), order="F")
-
-    def __add__(self, other: Moment) -> Moment:
-        return Sum((*self.members, other))
+    def _negated(self) -> Moment:
+        """Of the members negated."""
+        return replace(self, members=tuple(-member for member in self.members))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Maximum(_Composite):
+class Maximum(Composite):
     """max(g₁, g₂): the multiplier is shared out between the members, row by row."""
 
     def links(self, dim: int) -> list[Labels]:
         """All coordinates."""
         return [np.arange(dim)]
 
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """Σ_l π_l = β with π ≥ 0, since a maximum is the largest convex combination."""
-        assert multiplier is not None
+        assert charge.multiplier is not None
         rows, zeros = np.arange(layout.rows), np.zeros(layout.rows, dtype=np.int64)
         shares = [cp.Variable(layout.rows, nonneg=True) for _ in self.members]
-        constraints: Constraints = [sum(shares) == multiplier(rows, zeros, zeros)]
-        terms: list[Term] = []
-        for j, (member, share) in enumerate(zip(self.members, shares, strict=True)):
+        terms, constraints = self.member_terms(layout, leaves, [_row_by_row(share) for share in shares], charge.rho)
+        return terms, [sum(shares) == charge.multiplier(rows, zeros, zeros), *constraints]
 
-            def own(row: Labels, bound: Labels, coordinate: Labels, share: cp.Variable = share) -> cp.Expression:
-                return share[row]
-
-            more, others = member.terms(layout, self.leaves_of(j, leaves), *self.member_scale(j, own, rho))
-            terms, constraints = terms + more, constraints + others
-        return terms, constraints
-
-    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
+    def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """The largest."""
-        return self.values(y, leaves).amax(-1, keepdim=True)
+        return self.values(y, leaves, recession).amax(-1, keepdim=True)
 
-    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
-        """The largest."""
-        return self.values(y, leaves, recession=True).amax(-1, keepdim=True)
-
-    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
+    def _expression(self, y: cp.Expression, leaves: Leaves, root: bool) -> tuple[cp.Expression, Constraints]:
         """The largest."""
         found, constraints = self.expressions(y, leaves, root)
         return cp.maximum(*found) if len(found) > 1 else found[0], constraints
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Scaled(Moment):
-    """c·g for a constant c ≥ 0: the multiplier is scaled."""
+def _weighted(multiplier: Multiplier, weight: cp.Expression | float) -> Multiplier:
+    """A multiplier times a weight: (βwg)* = ((βw)g)*."""
+    if isinstance(weight, float) and weight == 1.0:
+        return multiplier
 
-    member: Moment
-    factor: float
-    sigma: NDArray[np.float64] | None = None
+    def weighted(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        return weight * multiplier(row, bound, coordinate)
 
-    def __post_init__(self) -> None:
-        if not (self.factor >= 0 and np.isfinite(self.factor)):
-            raise ModelError(f"A moment can only be multiplied by a nonnegative number, not by {self.factor}.")
-        if self.member.sigma is not None:
-            raise ModelError("Only the multiple of a moment has a bound: leave out sigma, and use moments.bounded.")
+    return weighted
 
-    @property
-    def degree(self) -> float:
-        """That of the member."""
-        return self.member.degree
 
-    @property
-    def bounds(self) -> int:
-        """Those of the member."""
-        return self.member.bounds
+def _row_by_row(share: cp.Variable) -> Multiplier:
+    """A multiplier for every row."""
 
-    @property
-    def mixed(self) -> bool:
-        """As the member."""
-        return self.member.mixed
+    def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        return share[row]
 
-    @property
-    def count(self) -> int:
-        """That of the member."""
-        return self.member.count
-
-    @property
-    def width(self) -> int:
-        """That of the member."""
-        return self.member.width
-
-    def offsets(self, leaves: Leaves) -> list[Tensor]:
-        """Those of the member."""
-        return self.member.offsets(leaves)
-
-    def ingredients(self, leaves: Leaves) -> list[Ingredient]:
-        """Those of the member, times the factor."""
-        return [p._replace(weight=self.factor * p.weight) for p in self.member.ingredients(leaves)]
-
-    def scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
-        """Those of the member."""
-        return self.member.scales(sigma, leaves)
-
-    def components(self, dim: int) -> int:
-        """Those of the member."""
-        return self.member.components(dim)
-
-    @property
-    def signed(self) -> bool:
-        """As the member."""
-        return self.member.signed
-
-    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """Those of the member."""
-        return self.member.shapes(dim)
-
-    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
-        """Those of the member."""
-        return self.member.constants(dim)
-
-    def typical(self, y: Tensor) -> dict[str, Typical]:
-        """Those of the member."""
-        return self.member.typical(y)
-
-    def links(self, dim: int) -> list[Labels]:
-        """Those of the member."""
-        return self.member.links(dim)
-
-    def terms(
-        self,
-        layout: Layout,
-        leaves: Leaves,
-        multiplier: Multiplier | None,
-        rho: cp.Expression | None,
-        split: bool = False,
-    ) -> tuple[list[Term], Constraints]:
-        """(βcg)* = ((cβ)g)*."""
-        assert multiplier is not None
-
-        def scaled(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
-            return self.factor * multiplier(row, bound, coordinate)
-
-        return self.member.terms(layout, leaves, scaled, rho, split)
-
-    def value(self, y: Tensor, leaves: Leaves) -> Tensor:
-        """Scaled."""
-        return self.factor * self.member.value(y, leaves)
-
-    def recession(self, y: Tensor, leaves: Leaves) -> Tensor:
-        """Scaled."""
-        return self.factor * self.member.recession(y, leaves)
-
-    def expression(self, y: cp.Expression, leaves: Leaves, root: bool = False) -> tuple[cp.Expression, Constraints]:
-        """Scaled."""
-        found, constraints = self.member.expression(y, leaves, root)
-        return (self.factor ** (1.0 / self.degree) if root else self.factor) * found, constraints
+    return multiplier

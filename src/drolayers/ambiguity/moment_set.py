@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
-from drolayers.ambiguity.elementary import Ridges, Separate
+from drolayers.ambiguity.elementary import kind, stacked
 from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
-from drolayers.ambiguity.moments import grouped_squares
+from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import Multiplier, Term
+from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
@@ -44,9 +44,10 @@ class MomentSet(AmbiguitySet):
     def __init__(self, y: Uncertain, moments: Sequence[Moment]) -> None:
         if not isinstance(y, Uncertain):
             raise ModelError(f"MomentSet needs a dro.Uncertain, not {type(y).__name__}.")
-        self.y, self.moments = y, tuple(moments) if isinstance(moments, Iterable) else ()
-        if not self.moments or not all(isinstance(m, Moment) for m in self.moments):
+        listed = tuple(moments) if isinstance(moments, Iterable) else ()
+        if not listed or not all(isinstance(m, Moment) for m in listed):
             raise ModelError("MomentSet needs a non-empty list of moments such as dro.moments.SquaredNorm().")
+        self.y, self.moments = y, tuple(m.over(y.dim) for m in listed)
         self._bare = False
         self._build()
 
@@ -55,7 +56,7 @@ class MomentSet(AmbiguitySet):
         """One squared deviation bound for every ``size`` coordinates in turn, with parameters ``mu`` and ``sigma``."""
         if not isinstance(size, int) or not 1 <= size <= y.dim:
             raise ModelError(f"Groups of {size} do not fit the {y.dim} coordinates of y.")
-        made = cls(y, [grouped_squares(y.dim, size)])
+        made = cls(y, [Variance(size=size)])
         made._bare = True
         made._build()
         return made
@@ -66,13 +67,11 @@ class MomentSet(AmbiguitySet):
         for i, moment in enumerate(self.moments):
             shapes |= {self._name(i, name): shape for name, shape in moment.shapes(self.y.dim).items()}
             if moment.sigma is None:
-                shapes[self._name(i, "sigma")] = (moment.bounds,) if self._bare else ()
-                continue
-            if moment.sigma.size not in (1, moment.bounds):
-                raise ModelError(f"Moment {i} has {moment.bounds} bounds, but sigma has {moment.sigma.size} values.")
-            if not moment.signed and np.any(moment.sigma < 0):
-                bound = np.broadcast_to(moment.sigma, moment.bounds)
-                raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {bound.tolist()}.")
+                shapes[self._name(i, "sigma")] = (moment.size,) if moment.vector else ()
+            elif moment.sigma.size not in (1, moment.size):
+                raise ModelError(f"Moment {i} has {moment.size} bounds, but sigma has {moment.sigma.size} values.")
+            elif not moment.signed and np.any(moment.sigma < 0):
+                raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {moment.sigma.tolist()}.")
         self._shapes = shapes
         self._groups = self._grouped()
         self.features = tuple(feature for group in self._groups for feature in group.features)
@@ -81,8 +80,7 @@ class MomentSet(AmbiguitySet):
         """Moments of one kind together, in the order of the first of them."""
         kinds: dict[Any, list[int]] = {}
         for i, moment in enumerate(self.moments):
-            kind = Ridges.kind(moment)
-            kinds.setdefault(i if kind is None else kind, []).append(i)
+            kinds.setdefault(i if (same := kind(moment)) is None else same, []).append(i)
         ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])
         where = {
             name: np.arange(end - int(np.prod(s)), end)
@@ -92,7 +90,7 @@ class MomentSet(AmbiguitySet):
         groups = []
         for positions in kinds.values():
             first = self.moments[positions[0]]
-            moment = first if len(positions) == 1 else Ridges.of(self.moments[i] for i in positions)
+            moment = first if len(positions) == 1 else stacked([self.moments[i] for i in positions])
             learnt = [*moment.shapes(self.y.dim), *(["sigma"] if moment.sigma is None else [])]
             columns = {name: np.concatenate([where[self._name(i, name)] for i in positions]) for name in learnt}
             label = self._name(positions[0], "{}") + (f" and {len(positions) - 1} more" if positions[1:] else "")
@@ -123,27 +121,30 @@ class MomentSet(AmbiguitySet):
         for i, group in enumerate(self._groups):
             moment = group.moment
             multiplier: Multiplier | None = None
-            if lifts is not None or not (moment.eliminable() and rows.layout.rows == 1):
-                beta = cp.Variable(moment.bounds, nonneg=True, name="beta")
+            if lifts is not None or not (moment.eliminable and rows.layout.rows == 1):
+                beta: cp.Expression = cp.Variable(moment.bounds, nonneg=True, name="beta")
+                if lifts is None and moment.sides == 2 and moment.sigma is not None and not moment.sigma.any():
+                    # The two sides of an equation have one multiplier, of either sign.
+                    beta = cp.hstack([cp.Variable(moment.size, name="beta"), np.zeros(moment.size)])
                 price = price + group.price @ beta
                 multiplier = _broadcast(beta)
             if lifts is not None:
-                multiplier, nonnegative = _lowered(beta, lifts[i], moment)
+                multiplier, nonnegative = _lowered(beta, lifts[i], moment.components(self.y.dim))
                 constraints.append(nonnegative)
-            more, others = moment.terms(rows.layout, group.leaves, multiplier, group.rho, split=lifts is not None)
+            more, others = moment.terms(rows.layout, group.leaves, Charge(multiplier, group.rho, lifts is not None))
             terms, constraints = terms + more, constraints + others
         return SetDual(rows, price, terms, constraints)
 
     def lifted_components(self) -> list[int]:
         """Those of the moments."""
-        return [group.moment.components(self.y.dim) for group in self._groups]
+        return [group.moment.components(self.y.dim).size for group in self._groups]
 
     def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
         """Those of the moments; multipliers are scaled, as in ``dual``."""
         terms: list[Term] = []
         constraints: Constraints = []
         for group, given in zip(self._groups, multipliers, strict=True):
-            more, others = group.moment.terms(rows.layout, group.leaves, _own(given), group.rho, split=True)
+            more, others = group.moment.terms(rows.layout, group.leaves, Charge(_own(given), group.rho, split=True))
             terms, constraints = terms + more, constraints + others
         return terms, constraints
 
@@ -151,9 +152,9 @@ class MomentSet(AmbiguitySet):
         """The bounds of every moment, learnt or given."""
         values, batch = self.unpack(theta), theta.shape[0]
         return [
-            columns(values[self._name(i, "sigma")])
-            if moment.sigma is None
-            else torch.as_tensor(np.array(np.broadcast_to(moment.sigma, moment.bounds))).to(theta).expand(batch, -1)
+            moment.spread(columns(values[self._name(i, "sigma")]))
+            if moment.limits is None
+            else torch.as_tensor(moment.limits).to(theta).expand(batch, -1)
             for i, moment in enumerate(self.moments)
         ]
 
@@ -180,7 +181,7 @@ class MomentSet(AmbiguitySet):
         found = []
         for i, moment in enumerate(self.moments):
             leaves = {name: value.unsqueeze(1) for name, value in self.leaf_values(theta, i).items()}
-            found.append((moment.recession if recession else moment.value)(y, leaves))
+            found.append(moment.value(y, leaves, recession))
         return torch.cat(found, -1)
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
@@ -193,6 +194,7 @@ class MomentSet(AmbiguitySet):
             if moment.sigma is None:
                 given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants(self.y.dim).items()}
                 values = moment.value(y, given | {name: value.centre for name, value in own.items()})
+                values = values if moment.sides == 1 else values.abs()[:, : moment.size]
                 mean = values.mean(0).reshape(self._shapes[self._name(i, "sigma")])
                 least = 1e-12 * float(y.abs().max()) ** moment.degree or 1e-12
                 spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=least)
@@ -200,8 +202,9 @@ class MomentSet(AmbiguitySet):
         return {name: found[name] for name in self._shapes}
 
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
-        """A bound of a nonnegative function at zero or below."""
-        low = [s <= FLOOR for s, m in zip(self.sigmas(theta), self.moments, strict=True) if not m.signed]
+        """A bound of a nonnegative function at zero or below; an equation is none."""
+        pairs = zip(self.sigmas(theta), self.moments, strict=True)
+        low = [s < 0 if m.affine else s <= FLOOR for s, m in pairs if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
@@ -302,7 +305,8 @@ class _Group:
         if isinstance(self.scales, cp.Parameter):
             leaves = {n: v.reshape(batch, *self.leaves[n].shape) for n, v in learnt.items() if n != "sigma"}
             given = {name: value.to(theta) for name, value in self.given.items()}
-            parts.append(self.moment.scales(learnt.get("sigma", given["sigma"]), {**given, **leaves}).expand(batch, -1))
+            sigma = self.moment.spread(learnt["sigma"]) if "sigma" in learnt else given["sigma"]
+            parts.append(self.moment.scales(sigma, {**given, **leaves}).expand(batch, -1))
         return parts
 
     @classmethod
@@ -311,8 +315,7 @@ class _Group:
         learnt = {name: cp.Parameter(shape, name=label.format(name)) for name, shape in moment.shapes(dim).items()}
         given = {name: cp.Constant(value) for name, value in moment.constants(dim).items()}
         numbers = {name: torch.as_tensor(np.array(v))[None] for name, v in moment.constants(dim).items()}
-        sigma = np.ones(1) if moment.sigma is None else moment.sigma
-        numbers["sigma"] = torch.as_tensor(np.array(np.broadcast_to(sigma, moment.bounds)))[None]
+        numbers["sigma"] = torch.as_tensor(np.ones(moment.bounds) if moment.limits is None else moment.limits)[None]
         scales: cp.Expression
         if moment.sigma is None or (moment.mixed and learnt):
             scales = cp.Parameter(moment.width, name=label.format("rho"), nonneg=not moment.signed)
@@ -330,23 +333,17 @@ def _broadcast(beta: cp.Expression) -> Multiplier:
     return multiplier
 
 
-def _lowered(beta: cp.Variable, lift: cp.Expression, moment: Moment) -> tuple[Multiplier, cp.Constraint]:
+def _lowered(beta: cp.Expression, lift: cp.Expression, bound: Labels) -> tuple[Multiplier, cp.Constraint]:
     """β less what the rule's cost takes off it, component by component; it must stay nonnegative."""
     if lift.size == 1:
         left = beta - lift
         return _broadcast(left), left >= 0
-    bound = np.zeros(lift.size, dtype=np.int64) if beta.size == 1 else _bound_of(moment, lift.size)
     left = beta[bound] - lift
 
     def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
         return left[coordinate]
 
     return multiplier, left >= 0
-
-
-def _bound_of(moment: Moment, count: int) -> Labels:
-    """The bound of every coordinate of grouped squares, or of every direction."""
-    return np.array(moment.label, dtype=np.int64) if isinstance(moment, Separate) else np.arange(count)
 
 
 def _own(given: cp.Expression) -> Multiplier:

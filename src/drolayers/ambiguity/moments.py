@@ -5,16 +5,18 @@ Every parameter is learnable unless a value is given: ``Absolute(mu=e1)`` learns
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from drolayers.ambiguity.composite import Maximum
-from drolayers.ambiguity.conic_moment import Conic
-from drolayers.ambiguity.elementary import Image, Ridge, Separate
+from drolayers.ambiguity.conic_moment import Epigraph
+from drolayers.ambiguity.elementary import Elementary
+from drolayers.ambiguity.image import Coordinates, Directions, Matrix
 from drolayers.ambiguity.moment import Learn, Moment, as_bound, as_given
-from drolayers.ambiguity.outer import Identity, PNorm, PositiveSquared, Power, Square
+from drolayers.ambiguity.outer import Affine, NormPower, Outer
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 
@@ -24,10 +26,12 @@ __all__ = [
     "Conic",
     "Learn",
     "Linear",
+    "Mean",
     "Moment",
     "Norm",
     "PositiveSquare",
     "SquaredNorm",
+    "Variance",
     "bounded",
     "maximum",
 ]
@@ -35,24 +39,24 @@ __all__ = [
 
 def Linear(mu: ArrayLike | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """μᵀy; the bound may have either sign, and two of them make a mean equality."""
-    return Ridge(Identity(), _array("mu", mu), 0.0, as_bound(sigma))
+    return _along(Affine(), mu, 0.0, sigma)
 
 
 def Absolute(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """|μᵀy - h|."""
-    return Ridge(PNorm(1), _array("mu", mu), _scalar(h), as_bound(sigma))
+    return _along(NormPower(), mu, h, sigma)
 
 
 def AbsolutePower(  # noqa: N802
     p: float, mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None
 ) -> Moment:
     """|μᵀy - h|ᵖ for p ≥ 1."""
-    return Ridge(PNorm(1) if p == 1 else Power(number("p", p)), _array("mu", mu), _scalar(h), as_bound(sigma))
+    return _along(NormPower(degree=number("p", p)), mu, h, sigma)
 
 
 def PositiveSquare(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """((μᵀy - h)⁺)²."""
-    return Ridge(PositiveSquared(), _array("mu", mu), _scalar(h), as_bound(sigma))
+    return _along(NormPower(degree=2, positive=True), mu, h, sigma)
 
 
 def Norm(  # noqa: N802
@@ -60,10 +64,9 @@ def Norm(  # noqa: N802
 ) -> Moment:
     """‖Ay - μ‖ₚ for p ≥ 1; A is the identity unless given, and learnt if ``A=dro.Learn(m, n)``."""
     if A is None:
-        return Separate(PNorm(number("p", p)), mu=_array("mu", mu), sigma=as_bound(sigma))
-    return Image(
-        PNorm(number("p", p)), A if isinstance(A, Learn) else as_given("A", A), _array("mu", mu), as_bound(sigma)
-    )
+        return _around(NormPower(number("p", p)), mu, sigma)
+    matrix = A if isinstance(A, Learn) else as_given("A", A)
+    return Elementary(NormPower(number("p", p)), Matrix(matrix, _array("mu", mu)), sigma=as_bound(sigma))
 
 
 def SquaredNorm(  # noqa: N802
@@ -74,31 +77,81 @@ def SquaredNorm(  # noqa: N802
     chosen = None if index is None else tuple(whole("Every coordinate in SquaredNorm's index", i, 0) for i in listed)
     if chosen is not None and len(set(chosen)) != len(chosen):
         raise ModelError(f"SquaredNorm's index {list(chosen)} names a coordinate twice.")
-    return Separate(Square(), chosen, None, _array("mu", mu), as_bound(sigma))
+    return _around(NormPower(degree=2), mu, sigma, chosen)
+
+
+def Mean(mu: ArrayLike | None = None, sigma: ArrayLike | None = 0.0) -> Moment:  # noqa: N802
+    """The mean of every coordinate, from both sides: |E y_i - μ_i| ≤ σ_i, one moment for all coordinates.
+
+    Args:
+        mu: μ, a number or one a coordinate; learnt unless given. A mean between ``lower`` and ``upper`` has their
+            middle as μ and half their distance as σ.
+        sigma: σ, a number or one a coordinate; zero, the equation E y = μ, unless given, and learnt if None.
+    """
+    return _around(Affine((1.0, -1.0)), mu, sigma, size=1)
+
+
+def Variance(mu: ArrayLike | None = None, sigma: ArrayLike | None = None, size: int = 1) -> Moment:  # noqa: N802
+    """(y_i - μ_i)² of every coordinate, each with a bound of its own: one moment for all coordinates.
+
+    Args:
+        mu: μ, a number or one a coordinate; learnt unless given.
+        sigma: the bounds, one number or as many as there are; learnt unless given.
+        size: how many coordinates in turn share one bound, on the sum of their squares.
+    """
+    return _around(NormPower(degree=2), mu, sigma, size=whole("Variance's size", size))
+
+
+def Conic(  # noqa: N802
+    A: Sequence[ArrayLike | Learn], b: Sequence[ArrayLike | Learn], lifted: int = 0, sigma: ArrayLike | None = None
+) -> Moment:
+    """A moment by the second-order cones of its epigraph (definition 4.1 of the paper, as it stands).
+
+    ``u ≥ g(y)`` if and only if some lifted ``v`` has ``A_j [y; u; v] - b_j`` in the second-order cone for every j. The
+    last entry of a cone bounds the norm of the others. ``A_j`` and ``b_j`` are arrays, or ``dro.Learn(shape)``.
+    """
+
+    def given(items: Sequence[ArrayLike | Learn], ndim: int) -> tuple[NDArray[np.float64] | Learn, ...]:
+        return tuple(i if isinstance(i, Learn) else np.array(i, dtype=float, ndmin=ndim) for i in items)
+
+    matrices, vectors = given(A, 2), given(b, 1)
+    pairs = zip(matrices, vectors, strict=False)
+    if len(matrices) != len(vectors) or any(M.shape[0] != v.shape[0] for M, v in pairs):
+        raise ModelError("moments.Conic needs as many b_j as A_j, each with one entry a row.")
+    if not all(isinstance(i, Learn) or np.isfinite(i).all() for i in (*matrices, *vectors)):
+        raise ModelError("moments.Conic needs finite A_j and b_j.")
+    return Epigraph(matrices, vectors, int(lifted), sigma=as_bound(sigma))
 
 
 def maximum(*moments: Moment) -> Moment:
     """The largest of several moments."""
-    return Maximum(tuple(moments))
+    return Maximum.of(*moments)
 
 
 def bounded(moment: Moment, sigma: ArrayLike) -> Moment:
     """The same moment with a fixed bound."""
     if not isinstance(moment, Moment):
         raise ModelError(f"bounded needs a moment, not {moment!r}.")
-    return replace(moment, sigma=as_bound(sigma))  # type: ignore[type-var]
+    return replace(moment, sigma=as_bound(sigma))
 
 
-def grouped_squares(dim: int, size: int) -> Moment:
-    """One squared deviation bound for every ``size`` coordinates in turn."""
-    return Separate(Square(), None, tuple(i // size for i in range(dim)))
+def _along(outer: Outer, mu: ArrayLike | None, h: float | None, sigma: ArrayLike | None) -> Moment:
+    """φ(μᵀy - h)."""
+    threshold = None if h is None else np.asarray(number("A moment's h", as_given("h", h)))
+    return Elementary(outer, Directions(_array("mu", mu), threshold), sigma=as_bound(sigma))
+
+
+def _around(
+    outer: Outer,
+    mu: ArrayLike | None,
+    sigma: ArrayLike | None,
+    index: tuple[int, ...] | None = None,
+    size: int | None = None,
+) -> Moment:
+    """φ(y_I - μ)."""
+    return Elementary(outer, Coordinates(_array("mu", mu), index, size), sigma=as_bound(sigma))
 
 
 def _array(name: str, value: ArrayLike | None) -> NDArray[np.float64] | None:
     """A given parameter as an array."""
     return None if value is None else as_given(name, value)
-
-
-def _scalar(value: float | None) -> float | None:
-    """A given scalar."""
-    return None if value is None else number("A moment's h", as_given("h", value))

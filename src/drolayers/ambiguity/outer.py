@@ -1,18 +1,18 @@
 """Scalar convex functions φ of a vector u, from which every moment g(y) = φ(My - h) is made.
 
-Each knows its conjugate under a multiplier, sup_u {τᵀu - βφ(u)}, and its gauge, sup {τᵀu : φ(u) ≤ 1}. A function of
-degree p satisfies φ(ρu) = ρᵖφ(u); with ρ = σ^(1/p), β = b/ρ^(p-1) and (βφ)*(τ) = ρt the dual term σβ + (βφ)*(τ) becomes
-ρ(b + t), with a conjugate in (τ, b, t) that is free of σ. Minimised over b it is ρ·gauge(τ).
+Most are a power φ(u) = r(u)ᵖ of a norm or of a positive part, so that φ(ρu) = ρᵖφ(u). Their conjugate under a
+multiplier is sup_u {τᵀu - βφ(u)}, their gauge sup {τᵀu : φ(u) ≤ 1}. With ρ = σ^(1/p), β = b/ρ^(p-1) and (βφ)*(τ) = ρt
+the dual term σβ + (βφ)*(τ) becomes ρ(b + t), with a conjugate in (τ, b, t) that is free of σ. Minimised over b it is
+ρ·gauge(τ).
 
 Vectors come flat and in parts: ``part[k]`` says to which vector component k belongs.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import cvxpy as cp
 import numpy as np
@@ -28,95 +28,56 @@ Sign = NDArray[np.float64] | None
 """The sign of every component where it is known, zero where it is not."""
 
 
-class Outer(ABC):
-    """A convex function φ ≥ 0 (or, for ``Identity``, linear) of degree ``degree``."""
+@final
+@dataclass(frozen=True)
+class Affine:
+    """φ(u) = ±u, with bounds of their own where there are both signs; the conjugate is finite only at τ = ±β."""
 
-    degree: float
-    additive: bool
-    """Whether φ(u) is the sum of φ over the components of u."""
+    signs: tuple[float, ...] = (1.0,)
+    degree: ClassVar[float] = 1.0
+    additive: ClassVar[bool] = True
 
-    @abstractmethod
-    def conjugate(
-        self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
-    ) -> tuple[cp.Expression | None, Constraints]:
-        """An upper bound t on sup_u {τᵀu - βφ(u)}, one a part; None where it is zero on the domain."""
+    def negated(self) -> Affine:
+        """-φ."""
+        return Affine(tuple(-sign for sign in self.signs))
 
-    @abstractmethod
-    def gauge(
-        self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
-    ) -> tuple[cp.Expression, Constraints]:
-        """Sup {τᵀu : φ(u) ≤ 1}, one a part; known signs save epigraph variables."""
+    def slope(self, multipliers: list[cp.Expression]) -> cp.Expression:
+        """τ, by the multiplier of every sign."""
+        signed = [beta if sign > 0 else -beta for sign, beta in zip(self.signs, multipliers, strict=True)]
+        return sum(signed[1:], signed[0])
 
-    @abstractmethod
-    def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """φ of torch vectors ``(..., component)``, one value a label: ``(..., bounds)``."""
+    def value(self, u: Tensor, label: Labels, bounds: int, recession: bool = False) -> Tensor:
+        """All of u with every sign, which is its own recession function."""
+        return torch.cat([sign * u for sign in self.signs], -1)
 
-    @abstractmethod
-    def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """Lim φ(su)/s as s grows."""
-
-    @abstractmethod
-    def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """φ of the rows of ``u`` (points, component) as a convex expression (points, bounds)."""
-
-    @abstractmethod
-    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """The p-th root of φ, which is convex as well and scales with ``u``."""
+    def expression(self, u: cp.Expression, label: Labels, bounds: int, root: bool = False) -> cp.Expression:
+        """All of u with every sign."""
+        return cp.hstack([sign * u for sign in self.signs])
 
 
 @final
 @dataclass(frozen=True)
-class Identity(Outer):
-    """φ(u) = u; its conjugate is finite only at τ = β."""
+class NormPower:
+    """φ(u) = ‖u‖ₚ^degree, or (u⁺)^degree of one component.
 
+    The conjugate of a norm is the indicator of ‖τ‖_q ≤ β; that of a square ‖τ‖_q²/(4β); that of a power d with
+    1/d + 1/e = 1 is (d-1)d^(-e)‖τ‖_q^e β^(1-e).
+    """
+
+    p: float = 2.0
     degree: float = 1.0
-    additive: bool = True
-
-    def conjugate(
-        self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
-    ) -> tuple[cp.Expression | None, Constraints]:
-        """Callers put τ = β."""
-        return None, []
-
-    def gauge(
-        self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
-    ) -> tuple[cp.Expression, Constraints]:
-        """Of a nonnegative τ."""
-        return tau, [tau >= 0]
-
-    def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """U itself."""
-        return u
-
-    def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """U itself."""
-        return u
-
-    def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """U itself."""
-        return u
-
-    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """U itself."""
-        return u
-
-
-@final
-@dataclass(frozen=True)
-class PNorm(Outer):
-    """φ(u) = ‖u‖ₚ; its conjugate is the indicator of ‖τ‖_q ≤ β."""
-
-    p: float
-    degree: float = 1.0
+    positive: bool = False
 
     def __post_init__(self) -> None:
         if not self.p >= 1:
             raise ModelError(f"A norm needs p >= 1, not p={self.p}.")
+        if not (self.degree >= 1 and np.isfinite(self.degree)):
+            raise ModelError(f"A power needs a finite p >= 1, not p={self.degree}.")
 
     @property
-    def additive(self) -> bool:  # type: ignore[override]
-        """Only the 1-norm."""
-        return self.p == 1
+    def additive(self) -> bool:
+        """Whether φ(u) is the sum of φ over the components of u."""
+        return self.p == self.degree
 
     @property
     def dual(self) -> float:
@@ -126,182 +87,71 @@ class PNorm(Outer):
     def conjugate(
         self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
     ) -> tuple[cp.Expression | None, Constraints]:
-        """‖τ‖_q ≤ β."""
-        return None, norm_below(tau, part, multiplier, self.dual)
+        """An upper bound t on sup_u {τᵀu - βφ(u)}, one a part; None where it is zero on the domain."""
+        parts = multiplier.shape[0]
+        constraints: Constraints = [tau >= 0] if self.positive else []
+        if self.degree == 1:
+            return None, constraints + norm_below(tau, part, multiplier, self.dual)
+        if not (single(part, parts) or (self.p == 2 and self.degree == 2)):
+            length = cp.Variable(parts, nonneg=True)
+            constraints += norm_below(tau, part, length, self.dual)
+            tau, part = length, np.arange(parts)
+        t = cp.Variable(parts)
+        if self.degree != 2:
+            # (t/c)^(1/e) β^(1/d) ≥ |τ| with c = (d-1)d^(-e).
+            e = self.degree / (self.degree - 1.0)
+            constraints.append(cp.PowCone3D(t, multiplier, _by_part(tau, part), 1.0 / e))
+            return (self.degree - 1.0) * self.degree**-e * t, constraints
+        for chosen, components in _by_size(part, parts):
+            # ‖τ‖² ≤ 4βt as a second-order cone.
+            b, s = multiplier[chosen], t[chosen]
+            vectors = cp.reshape(tau[components.ravel()], components.shape[::-1], order="F")
+            tail = cp.vstack([cp.reshape(b - s, (1, chosen.size), order="F"), vectors])
+            constraints.append(cp.SOC(b + s, tail, axis=0))
+        return t, constraints
 
     def gauge(
         self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
     ) -> tuple[cp.Expression, Constraints]:
-        """‖τ‖_q."""
+        """Sup {τᵀu : φ(u) ≤ 1} = ‖τ‖_q, one a part; known signs save epigraph variables."""
+        if self.positive:
+            return _by_part(tau, part), [tau >= 0]
         if single(part, parts):
             return _by_part(magnitude(tau, sign), part), []
         bound = cp.Variable(parts)
         return bound, norm_below(tau, part, bound, self.dual)
 
-    def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """‖u‖ₚ of each label's components."""
-        return torch.stack([u[..., label == b].norm(p=self.p, dim=-1) for b in range(bounds)], -1)
-
-    def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """The norm itself."""
-        return self.value(u, label, bounds)
-
-    def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """‖u‖ₚ of each label's components."""
-        return cp.hstack([_columns(_row_norm(u[:, np.flatnonzero(label == b)], self.p)) for b in range(bounds)])
-
-    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """The norm itself."""
-        return self.expression(u, label, bounds)
-
-
-@final
-@dataclass(frozen=True)
-class Square(Outer):
-    """φ(u) = ‖u‖ₚ² (p = 2 unless said); its conjugate is ‖τ‖_q²/(4β)."""
-
-    p: float = 2.0
-    degree: float = 2.0
-
-    @property
-    def additive(self) -> bool:  # type: ignore[override]
-        """Only in the 2-norm."""
-        return self.p == 2
-
-    def conjugate(
-        self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
-    ) -> tuple[cp.Expression | None, Constraints]:
-        """‖τ‖² ≤ 4βt as a second-order cone."""
-        t = cp.Variable(multiplier.shape[0])
-        constraints: Constraints = []
-        if self.p == 2 or single(part, multiplier.shape[0]):
-            for chosen, components in _by_size(part, multiplier.shape[0]):
-                b, s = multiplier[chosen], t[chosen]
-                vectors = cp.reshape(tau[components.ravel()], components.shape[::-1], order="F")
-                tail = cp.vstack([cp.reshape(b - s, (1, chosen.size), order="F"), vectors])
-                constraints.append(cp.SOC(b + s, tail, axis=0))
-            return t, constraints
-        length = cp.Variable(multiplier.shape[0], nonneg=True)
-        constraints = norm_below(tau, part, length, PNorm(self.p).dual)
-        squared, more = Square().conjugate(length, np.arange(length.size), multiplier)
-        return squared, constraints + more
-
-    def gauge(
-        self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
-    ) -> tuple[cp.Expression, Constraints]:
-        """‖τ‖_q."""
-        return PNorm(self.p).gauge(tau, part, parts, sign)
-
-    def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """Sums of squares by label."""
-        if self.p == 2:
+    def value(self, u: Tensor, label: Labels, bounds: int, recession: bool = False) -> Tensor:
+        """φ of torch vectors ``(..., component)``, one value a label: ``(..., bounds)``; or lim φ(su)/s as s grows."""
+        if self.p == 2 and self.degree == 2 and not (self.positive or recession):
             index = torch.as_tensor(label, device=u.device)
             return u.new_zeros(*u.shape[:-1], bounds).index_add(-1, index, u**2)
-        return PNorm(self.p).value(u, label, bounds) ** 2
+        if np.array_equal(label, np.arange(bounds)):
+            r = u.clamp(min=0.0) if self.positive else u.abs()
+        else:
+            r = torch.stack([u[..., label == b].norm(p=self.p, dim=-1) for b in range(bounds)], -1)
+        if self.degree == 1 or not recession:
+            return r**self.degree
+        return torch.where(r > 0, torch.full_like(r, torch.inf), torch.zeros_like(r))
 
-    def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """Infinite off zero."""
-        return _infinite(self.value(u, label, bounds) > 0, u)
+    def expression(self, u: cp.Expression, label: Labels, bounds: int, root: bool = False) -> cp.Expression:
+        """φ of the rows of ``u`` (points, component) as a convex expression (points, bounds).
 
-    def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """Sums of squares by label."""
-        if self.p == 2:
-            adds = (label[:, None] == np.arange(bounds)).astype(float)
-            return cp.square(u) @ adds
-        return cp.square(PNorm(self.p).expression(u, label, bounds))
-
-    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """The norm."""
-        return PNorm(self.p).expression(u, label, bounds)
-
-
-@final
-@dataclass(frozen=True)
-class Power(Outer):
-    """φ(u) = |u|ᵖ of one component, p > 1; its conjugate is (p-1)p^(-q)|τ|^q β^(1-q)."""
-
-    p: float
-    additive: bool = False
-
-    def __post_init__(self) -> None:
-        if not (self.p > 1 and np.isfinite(self.p)):
-            raise ModelError(f"A power needs a finite p > 1, not p={self.p}.")
-
-    @property
-    def degree(self) -> float:  # type: ignore[override]
-        """P."""
-        return self.p
-
-    def conjugate(
-        self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
-    ) -> tuple[cp.Expression | None, Constraints]:
-        """A power cone (a second-order cone for p = 2): (t/c)^(1/q) β^(1/p) ≥ |τ| with c = (p-1)p^(-q)."""
-        if self.p == 2:
-            return Square().conjugate(tau, part, multiplier)
-        q = self.p / (self.p - 1.0)
-        scaled = cp.Variable(multiplier.shape[0])
-        cone = cp.PowCone3D(scaled, multiplier, _by_part(tau, part), 1.0 / q)
-        return (self.p - 1.0) * self.p**-q * scaled, [cone]
-
-    def gauge(
-        self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
-    ) -> tuple[cp.Expression, Constraints]:
-        """|τ|."""
-        return _by_part(magnitude(tau, sign), part), []
-
-    def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """|u|ᵖ."""
-        return u.abs() ** self.p
-
-    def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """Infinite off zero."""
-        return _infinite(u.abs() > 0, u)
-
-    def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """|u|ᵖ, by the power cone rather than by many second-order cones."""
-        return cp.square(u) if self.p == 2 else cp.power(cp.abs(u), self.p, approx=False)
-
-    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """|u|."""
-        return cp.abs(u)
+        With ``root`` its p-th root, which is convex as well and scales with ``u``.
+        """
+        if self.p == 2 and self.degree == 2 and not (self.positive or root):
+            return cp.square(u) @ (label[:, None] == np.arange(bounds)).astype(float)
+        if np.array_equal(label, np.arange(bounds)):
+            r = cp.pos(u) if self.positive else cp.abs(u)
+        else:
+            r = cp.hstack([_columns(_row_norm(u[:, np.flatnonzero(label == b)], self.p)) for b in range(bounds)])
+        if root or self.degree == 1:
+            return r
+        # By the power cone rather than by many second-order cones.
+        return cp.square(r) if self.degree == 2 else cp.power(r, self.degree, approx=False)
 
 
-@final
-@dataclass(frozen=True)
-class PositiveSquared(Outer):
-    """φ(u) = (u⁺)² of one component; its conjugate is τ²/(4β) for τ ≥ 0."""
-
-    degree: float = 2.0
-    additive: bool = False
-
-    def conjugate(
-        self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
-    ) -> tuple[cp.Expression | None, Constraints]:
-        """As for the square, on τ ≥ 0."""
-        t, constraints = Square().conjugate(tau, part, multiplier)
-        return t, [tau >= 0, *constraints]
-
-    def gauge(
-        self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
-    ) -> tuple[cp.Expression, Constraints]:
-        """τ, on τ ≥ 0."""
-        return _by_part(tau, part), [tau >= 0]
-
-    def value(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """(u⁺)²."""
-        return u.clamp(min=0.0) ** 2
-
-    def recession(self, u: Tensor, label: Labels, bounds: int) -> Tensor:
-        """Infinite where positive."""
-        return _infinite(u > 0, u)
-
-    def expression(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """(u⁺)²."""
-        return cp.square(cp.pos(u))
-
-    def root(self, u: cp.Expression, label: Labels, bounds: int) -> cp.Expression:
-        """u⁺."""
-        return cp.pos(u)
+Outer = Affine | NormPower
 
 
 def norm_below(tau: cp.Expression, part: Labels, bound: cp.Expression, q: float) -> Constraints:
@@ -368,10 +218,3 @@ def _row_norm(u: cp.Expression, p: float) -> cp.Expression:
 def _columns(vector: cp.Expression) -> cp.Expression:
     """A vector as a matrix of one column."""
     return cp.reshape(vector, (vector.size, 1), order="F")
-
-
-def _infinite(where: Tensor, like: Tensor) -> Tensor:
-    """Infinity where a condition holds, zero elsewhere."""
-    return torch.where(
-        where, torch.full_like(where, torch.inf, dtype=like.dtype), torch.zeros_like(where, dtype=like.dtype)
-    )

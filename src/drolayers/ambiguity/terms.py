@@ -10,19 +10,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from drolayers.ambiguity.outer import Constraints, Identity, Labels, Outer, Sign
+from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer, Sign
 from drolayers.products import times
 from drolayers.support import Layout, in_cone
 
 Multiplier = Callable[[Labels, Labels, Labels], cp.Expression]
 """From (row, bound, coordinate) of each part to its multiplier; the coordinate matters only where parts are split."""
+
+
+class Charge(NamedTuple):
+    """What a moment is charged in a dual.
+
+    Args:
+        multiplier: how to find the multiplier of a part; None where the best one is to be eliminated.
+        rho: the size of deviations, one a bound; where degrees are mixed, behind it a coefficient an ingredient.
+        split: whether an additive function gets a part of its own for every coordinate.
+    """
+
+    multiplier: Multiplier | None
+    rho: cp.Expression | None
+    split: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,93 +78,68 @@ class Term(ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class SeparateTerm(Term):
-    """φ(y_I - h), component by component: every component is one entry of the slope."""
+class OuterTerm(Term):
+    """φ(My - h): with one τ a component, the share of the slope is Mᵀτ.
+
+    Args:
+        outer: φ.
+        entry: the entries that M touches.
+        part: the part of every component.
+        parts: the vectors of which φ is taken.
+        shift: h, component by component; one for all, or None where it is zero.
+        transpose: from τ to Mᵀτ at these entries; None where components are the entries themselves.
+        multiplier: one a part; None where the best one is to be eliminated. A linear φ has τ = multiplier.
+        rho: the size of deviations, one a part.
+    """
 
     outer: Outer
     entry: Labels
     part: Labels
     parts: Parts
-    shift: cp.Expression | NDArray[np.float64]
+    shift: cp.Expression | NDArray[np.float64] | None
+    transpose: Callable[[cp.Expression], cp.Expression] | None
     multiplier: cp.Expression | None
     rho: cp.Expression | None
 
     @property
-    def owned(self) -> Labels:  # type: ignore[override]
-        """All its entries."""
-        return self.entry
+    def owned(self) -> Labels | None:  # type: ignore[override]
+        """All its entries, where they are components that are free."""
+        return self.entry if self.transpose is None and not isinstance(self.outer, Affine) else None
 
     def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
         """Variables of its own, or what is left."""
-        whole = np.array_equal(self.entry, np.arange(layout.row.size))
-        share: cp.Expression | None
-        if remainder is None:
-            tau = cp.Variable(self.entry.size)
-            share = tau if whole else _spread(self.entry, layout.row.size) @ tau
+        entries = layout.row.size
+        whole = np.array_equal(self.entry, np.arange(entries))
+        share: cp.Expression | None = None
+        if remainder is not None:
+            tau = remainder if whole else remainder[self.entry]
         else:
-            tau, share = (remainder if whole else remainder[self.entry]), None
+            tau = self._slope if isinstance(self.outer, Affine) else cp.Variable(self.part.size)
+            share = tau if self.transpose is None else self.transpose(tau)
+            share = share if whole and self.transpose is None else _spread(self.entry, entries) @ share
         known = None if sign is None or remainder is None else sign[self.entry]
-        bound, constraints = conjugate(self.outer, tau, self.part, self.multiplier, self.parts.count, self.rho, known)
-        value = layout.sums()[:, self.entry] @ times(self.shift, tau)
-        return Contribution(value + _to_rows(bound, self.parts, layout), share, constraints)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class RidgeTerm(Term):
-    """φ(μᵀy - h) for one direction μ: the share of the slope is τμ."""
-
-    outer: Outer
-    entry: Labels
-    part: Labels
-    parts: Parts
-    direction: cp.Expression | NDArray[np.float64]
-    shift: cp.Expression | float
-    multiplier: cp.Expression | None
-    rho: cp.Expression | None
-    owned: Labels | None = None
-
-    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
-        """One τ a part."""
-        if isinstance(self.outer, Identity):
-            tau = cp.Variable(self.parts.count, nonneg=True) if self.multiplier is None else self.multiplier
-        else:
-            tau = cp.Variable(self.parts.count)
-        each = np.arange(self.parts.count)
-        bound, constraints = conjugate(self.outer, tau, each, self.multiplier, self.parts.count, self.rho)
-        share = _spread(self.entry, layout.row.size) @ times(self.direction, tau[self.part])
-        value = _to_rows(bound, self.parts, layout)
-        if not (isinstance(self.shift, float) and self.shift == 0.0):
-            value = value + _to_rows(times(self.shift, tau), self.parts, layout)
+        bound, constraints = self._conjugate(tau, known)
+        value = _to_rows(bound, self.parts.row, layout)
+        if self.shift is not None:
+            value = value + _to_rows(times(self.shift, tau), self.parts.row[self.part], layout)
         return Contribution(value, share, constraints)
 
+    @property
+    def _slope(self) -> cp.Expression:
+        """τ of a linear φ."""
+        assert self.multiplier is not None
+        return self.multiplier if np.array_equal(self.part, np.arange(self.parts.count)) else self.multiplier[self.part]
 
-@final
-@dataclass(frozen=True, eq=False)
-class MatrixTerm(Term):
-    """φ(Ay - h) for a matrix A: the share of the slope is Aᵀτ. Its rows all have the same coordinates."""
-
-    outer: Outer
-    rows: Labels
-    coordinates: Labels
-    entry: NDArray[np.int64]
-    matrix: cp.Expression | NDArray[np.float64]
-    shift: cp.Expression | NDArray[np.float64]
-    multiplier: cp.Expression | None
-    rho: cp.Expression | None
-    owned: Labels | None = None
-
-    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
-        """One vector τ a row."""
-        size, count = self.matrix.shape[0], self.rows.size
-        tau = cp.Variable((count, size))
-        flat = cp.vec(tau, order="C")
-        part = np.repeat(np.arange(count), size)
-        parts = Parts(self.rows, np.zeros_like(self.rows), np.zeros_like(self.rows))
-        bound, constraints = conjugate(self.outer, flat, part, self.multiplier, count, self.rho)
-        share = cp.vec(tau @ self.matrix[:, self.coordinates], order="C")
-        value = _to_rows(bound, parts, layout) + _to_rows(tau @ self.shift, parts, layout)
-        return Contribution(value, _spread(self.entry.ravel(), layout.row.size) @ share, constraints)
+    def _conjugate(self, tau: cp.Expression, sign: Sign) -> tuple[cp.Expression | None, Constraints]:
+        """The scaled conjugate ρt̃, one a part; without a multiplier, ρ·gauge(τ), which is what the best one gives."""
+        if isinstance(self.outer, Affine):
+            return None, []
+        bound, constraints = (
+            self.outer.gauge(tau, self.part, self.parts.count, sign)
+            if self.multiplier is None
+            else self.outer.conjugate(tau, self.part, self.multiplier)
+        )
+        return bound if self.rho is None or bound is None else times(self.rho, bound), constraints
 
 
 @final
@@ -180,31 +169,8 @@ class ConicTerm(Term):
         if width > self.dim + 1:
             constraints.append(total(self.dim + 1, width) == 0)
         value = -sum(eta.T @ b for eta, b in zip(etas, self.vectors, strict=True))
-        parts = Parts(self.rows, np.zeros_like(self.rows), np.zeros_like(self.rows))
-        share = -cp.vec(total(0, self.dim), order="F")
-        return Contribution(
-            _to_rows(value, parts, layout), _spread(self.entry.ravel(), layout.row.size) @ share, constraints
-        )
-
-
-def conjugate(
-    outer: Outer,
-    tau: cp.Expression,
-    part: Labels,
-    multiplier: cp.Expression | None,
-    parts: int,
-    rho: cp.Expression | None,
-    sign: Sign = None,
-) -> tuple[cp.Expression | None, Constraints]:
-    """The scaled conjugate ρt̃, one a part; without a multiplier, ρ·gauge(τ), which is what the best one gives."""
-    if multiplier is None:
-        bound, constraints = outer.gauge(tau, part, parts, sign)
-    else:
-        found, constraints = outer.conjugate(tau, part, multiplier)
-        if found is None:
-            return None, constraints
-        bound = found
-    return (bound if rho is None else times(rho, bound)), constraints
+        share = _spread(self.entry.ravel(), layout.row.size) @ -cp.vec(total(0, self.dim), order="F")
+        return Contribution(_to_rows(value, self.rows, layout), share, constraints)
 
 
 def _spread(entry: Labels, entries: int) -> sp.csr_array:
@@ -212,13 +178,10 @@ def _spread(entry: Labels, entries: int) -> sp.csr_array:
     return sp.csr_array((np.ones(entry.size), (entry, np.arange(entry.size))), shape=(entries, entry.size))
 
 
-def _to_rows(value: cp.Expression | None, parts: Parts, layout: Layout) -> cp.Expression:
-    """Add up parts by row."""
+def _to_rows(value: cp.Expression | None, row: Labels, layout: Layout) -> cp.Expression:
+    """Add up values by row."""
     if value is None:
         return cp.Constant(np.zeros(layout.rows))
-    if parts.count == layout.rows and np.array_equal(parts.row, np.arange(layout.rows)):
+    if row.size == layout.rows and np.array_equal(row, np.arange(layout.rows)):
         return value
-    return (
-        sp.csr_array((np.ones(parts.count), (parts.row, np.arange(parts.count))), shape=(layout.rows, parts.count))
-        @ value
-    )
+    return sp.csr_array((np.ones(row.size), (row, np.arange(row.size))), shape=(layout.rows, row.size)) @ value

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
 from drolayers.ambiguity.moment import Typical
-from drolayers.ambiguity.outer import Labels, Outer, PNorm, Sign, Square
-from drolayers.ambiguity.terms import Contribution, Parts, SeparateTerm, Term
+from drolayers.ambiguity.outer import Labels, NormPower, Sign
+from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
 from drolayers.checks import whole
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
@@ -52,7 +52,7 @@ class Wasserstein(AmbiguitySet):
             raise ModelError(f"Wasserstein needs norm 1, 2 or inf and order 1 or 2, not norm={norm}, order={order}.")
         atoms = whole("The number of atoms of Wasserstein", atoms)
         self.y, self.atoms, self.norm, self.order = y, atoms, float(norm), order
-        self.outer: Outer = PNorm(self.norm) if order == 1 else Square(self.norm)
+        self.outer = NormPower(self.norm, order)
         shape = (atoms, y.dim)
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         self.weights = cp.Parameter(atoms, nonneg=True, name="weights")
@@ -101,12 +101,13 @@ class Wasserstein(AmbiguitySet):
             term = _SharedTerm(self, rows, beta)
         else:
             parts = np.arange(layout.rows)
-            term = SeparateTerm(
+            term = OuterTerm(
                 self.outer,
                 np.arange(layout.row.size),
                 layout.row,
                 Parts(parts, np.zeros_like(parts), np.zeros_like(parts)),
                 cp.vec(self.centres, order="C")[entry_scenario * self.y.dim + layout.coordinate],
+                None,
                 kron(self.weights, cp.promote(beta[0], (base.rows,))),
                 cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
             )

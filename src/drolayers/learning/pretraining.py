@@ -25,7 +25,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import Nominal
+from drolayers.ambiguity.elementary import Elementary
+from drolayers.ambiguity.image import Matrix
+from drolayers.ambiguity.moment import Learn, Moment
 from drolayers.ambiguity.moment_set import MomentSet
+
+
+def _learns_matrix(moment: Moment) -> bool:
+    """Whether a moment is φ(Ay - μ) with a matrix that is learnt."""
+    image = moment.image if isinstance(moment, Elementary) else None
+    return isinstance(image, Matrix) and isinstance(image.A, Learn)
 
 
 class PredictionLoss:
@@ -39,7 +48,9 @@ class PredictionLoss:
     def __init__(self, ambiguity: MomentSet, Y: Float[Tensor, "n dim"]) -> None:
         self.ambiguity = ambiguity
         typical = ambiguity.typical(Y)
-        self.skipped = [name for name, value in typical.items() if not value.meaningful]
+        self._whitened = [i for i, moment in enumerate(ambiguity.moments) if _learns_matrix(moment)]
+        likely = {f"{i}.{name}" for i in self._whitened for name in ("A", "mu")}
+        self.skipped = [name for name, value in typical.items() if not value.meaningful and name not in likely]
         if self.skipped:
             warnings.warn(
                 f"Prediction-focused training leaves {self.skipped} alone: fitting the set to data does not determine "
@@ -48,6 +59,7 @@ class PredictionLoss:
             )
         counts = [moment.bounds for moment in ambiguity.moments]
         self._learnt = [moment.sigma is None for moment in ambiguity.moments for _ in range(moment.bounds)]
+        self._located = [i not in self._whitened for i, m in enumerate(ambiguity.moments) for _ in range(m.bounds)]
         start = torch.cat([value.centre.reshape(-1) for value in typical.values()])[None]
         # Where a bound is given, the size of its moment at typical parameters is what it is measured by.
         sizes = ambiguity.values(start, Y.double()[None])[0].abs().mean(0).split(counts)
@@ -78,8 +90,19 @@ class PredictionLoss:
         return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
 
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Nominal) -> Float[Tensor, ""]:
-        """The first term."""
-        return (self._expected(theta, nominal) / self.scale.to(theta)).abs().sum(1).mean()
+        """The first term, and for matrices the likelihood."""
+        missed = (self._expected(theta, nominal) / self.scale.to(theta))[:, self._located]
+        likelihoods = [self._likelihood(theta, nominal, i) for i in self._whitened]
+        return missed.abs().sum(1).mean() + sum(likelihoods, theta.new_zeros(()))
+
+    def _likelihood(self, theta: Tensor, nominal: Nominal, position: int) -> Float[Tensor, ""]:
+        """The negative logarithm of the Gaussian density of Ay - μ in y, up to a constant."""
+        atoms, weights = nominal
+        leaves = self.ambiguity.leaf_values(theta, position)
+        A, mu = leaves["A"].expand(len(theta), -1, -1), leaves["mu"].expand(len(theta), -1)
+        distance = (torch.einsum("bij,bnj->bni", A, atoms.to(theta)) - mu[:, None]).square().sum(2)
+        gram = A @ A.mT if A.shape[1] <= A.shape[2] else A.mT @ A
+        return (0.5 * (weights.to(theta) * distance).sum(1) - 0.5 * torch.linalg.slogdet(gram).logabsdet).mean()
 
     def _expected(self, theta: Tensor, nominal: Nominal) -> Float[Tensor, "batch bound"]:
         """E_Q[g_i(y, α_i)]."""

@@ -12,10 +12,9 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.composite import Scaled
-from drolayers.ambiguity.elementary import Ridge, Separate
-from drolayers.ambiguity.moment import Moment
-from drolayers.ambiguity.outer import Identity, PNorm, Power, Square
+from drolayers.ambiguity import image
+from drolayers.ambiguity.elementary import Elementary
+from drolayers.ambiguity.outer import Affine
 from drolayers.projection.root import decreasing_root, implicit
 from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
 
@@ -29,22 +28,18 @@ def closed_form(task: Task) -> Rule | None:
 
     if not task.free:
         return Clip(task)
-    moment: Moment = task.moment
-    factor = 1.0
-    while isinstance(moment, Scaled):
-        factor, moment = factor * moment.factor, moment.member
-    if factor == 0:
-        return Clip(task)
-    if isinstance(moment, Ridge) and isinstance(moment.outer, Identity):
-        return HalfSpace(task, factor)
-    coordinates = _coordinates(moment, task.dim)
-    if coordinates is None:
+    moment = task.moment
+    if not isinstance(moment, Elementary):
         return None
-    outer = moment.outer  # type: ignore[attr-defined]
-    if (isinstance(outer, Square) and outer.p == 2) or (isinstance(outer, Power) and outer.p == 2):
-        return SquaredDeviation(task, factor, coordinates)
+    if isinstance(moment.outer, Affine):
+        return HalfSpace(task, moment.outer.signs[0] * moment.factor) if moment.sides == 1 else Interval(task)
+    coordinates, outer, factor = _coordinates(moment), moment.outer, moment.factor
+    if coordinates is None or outer.positive:
+        return None
     single = coordinates.label.size == 1
-    if isinstance(outer, PNorm) and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
+    if outer.degree == 2 and (outer.p == 2 or single):
+        return SquaredDeviation(task, factor, coordinates)
+    if outer.degree == 1 and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
         return AbsoluteDeviation(task, factor, coordinates)
     return None
 
@@ -65,17 +60,17 @@ class Coordinates:
         """The atoms in these coordinates."""
         if self.direction is not None:
             return cloud.atoms @ torch.as_tensor(self.direction).to(cloud.atoms)[:, None]
-        return cloud.atoms if self.index is None else cloud.atoms[..., self.index]
+        whole = self.index is None or np.array_equal(self.index, np.arange(cloud.atoms.shape[-1]))
+        return cloud.atoms if whole else cloud.atoms[..., self.index]
 
 
-def _coordinates(moment: Moment, dim: int) -> Coordinates | None:
+def _coordinates(moment: Elementary) -> Coordinates | None:
     """Those of a moment φ(u - centre) with a free centre."""
-    if isinstance(moment, Separate) and moment.mu is None:
-        index = moment.coordinates(dim)
-        label = np.zeros(index.size, dtype=np.int64) if moment.label is None else np.array(moment.label)
-        return Coordinates("mu", None if moment.index is None else index, None, label)
-    if isinstance(moment, Ridge) and moment.mu is not None and moment.h is None:
-        return Coordinates("h", None, moment.mu, np.zeros(1, dtype=np.int64))
+    of = moment.image
+    if isinstance(of, image.Coordinates) and of.mu is None:
+        return Coordinates("mu", of.coordinates, None, of.label)
+    if isinstance(of, image.Directions) and of.mu is not None and of.h is None:
+        return Coordinates("h", None, of.mu, of.label)
     return None
 
 
@@ -130,6 +125,51 @@ class HalfSpace(Rule):
         moved = alpha["mu"] - excess / torch.where(stuck, torch.ones_like(length), length) * summary / weight
         kept = valid | stuck
         return Move({"mu": torch.where(kept, alpha["mu"], moved)}, (stuck & ~valid)[:, 0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Interval(Rule):
+    """|E y_i - μ_i| ≤ σ_i: coordinate by coordinate, c|μ - ȳ| + m ≤ σ with the mean ȳ and c = factor·(1 + r).
+
+    Where d = μ⁰ - ȳ exceeds it by e = c|d| + m - σ⁰, μ comes closer by t = e c/w / (c²/w + 1/w_σ), but not past ȳ.
+    """
+
+    task: Task
+
+    @property
+    def _rate(self) -> float:
+        """C."""
+        return self.task.moment.factor * (1.0 + self.task.relative)
+
+    def summarise(self, cloud: Cloud) -> Float[Tensor, "batch dim"]:
+        """The mean."""
+        return cloud.mean(cloud.atoms)
+
+    def needed(self, alpha: Values, summary: Tensor) -> Float[Tensor, "batch bound"]:
+        """The same from both sides."""
+        used = self.task.moment.spread(self._rate * (summary - alpha["mu"]).abs())
+        return used + self._margin(used)
+
+    def nearest(
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Tensor
+    ) -> Move:
+        """Each μ moved on its own."""
+        size, c, weight = self.task.moment.size, self._rate, self.task.weight("mu", sigma)
+        away = alpha["mu"] - summary
+        excess = (c * away.abs() + self._margin(sigma)[:, :size] - sigma[:, :size]).clamp(min=0.0)
+        length = c**2 / weight
+        if self.task.free_bound:
+            length = length + 1.0 / self.task.weight("sigma", sigma)
+        step = torch.minimum(excess * c / weight / length, away.abs())
+        return Move(
+            {"mu": torch.where(valid.unflatten(1, (2, -1)).all(1), alpha["mu"], alpha["mu"] - away.sign() * step)}
+        )
+
+    def _margin(self, like: Tensor) -> Tensor:
+        """M; where bounds are given, as much of it as there is room for: an equation has none, and needs none."""
+        margin, limits = torch.full_like(like, self.task.margin), self.task.moment.limits
+        return margin if limits is None else torch.minimum(margin, torch.as_tensor(limits).to(like))
 
 
 @final

@@ -59,7 +59,9 @@ class ConeRule(Rule):
         compiled = self.compiled(cloud.atoms.shape[1])
         mine = {name: value[items] for name, value in alpha.items()}
         unit = units.size(self.task.moment, mine, cloud)[:, None]
-        free = {name: mine[name] for name in self.task.free} | ({"sigma": sigma[items]} if self.task.free_bound else {})
+        free = {name: mine[name] for name in self.task.free} | (
+            {"sigma": sigma[items, : self.task.moment.size]} if self.task.free_bound else {}
+        )
         given = [_rows(value * self._root(name, value)) for name, value in free.items()]
         powers = [unit**-e for e in compiled.powers]
         data = torch.cat([*given, cloud.atoms.flatten(1) / unit, cloud.weights, *powers], 1)
@@ -93,7 +95,7 @@ class ConeRule(Rule):
     def _compile(self, atoms: int) -> Compiled:
         """Min Σ w(θ - θ⁰)², with an epigraph variable for every atom, since weights and atoms are both parameters."""
         task, moment = self.task, self.task.moment
-        shapes = moment.shapes(task.dim) | ({"sigma": (moment.bounds,)} if task.free_bound else {})
+        shapes = moment.shapes(task.dim) | ({"sigma": (moment.size,)} if task.free_bound else {})
         variables = {name: cp.Variable(shape, name=name) for name, shape in shapes.items()}
         start = {name: cp.Parameter(shape, name=f"{name}0") for name, shape in shapes.items()}
         y, omega = cp.Parameter((atoms, task.dim), name="atoms"), cp.Parameter(atoms, nonneg=True, name="weights")
@@ -111,8 +113,7 @@ class ConeRule(Rule):
         leaves = {name: own(name, cp.Constant(value)) for name, value in moment.constants(task.dim).items()}
         leaves |= {name: own(name, cp.multiply(roots[name], v)) for name, v in variables.items()}
         bound = leaves.pop("sigma", None)
-        if bound is None:
-            bound = own("sigma", cp.Constant(np.broadcast_to(moment.sigma, moment.bounds)))  # type: ignore[arg-type]
+        bound = own("sigma", cp.Constant(moment.limits)) if bound is None else cp.hstack([bound] * moment.sides)
         g, constraints = units.written(moment, y, leaves, power)
         above = cp.Variable((atoms, moment.bounds))
         needed = (1.0 + task.relative) * (omega @ above) + own("sigma", cp.Constant(task.margin))

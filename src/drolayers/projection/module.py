@@ -177,7 +177,7 @@ class Projection(nn.Module):
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
             alpha = {n: v.expand(len(flat), *v.shape[1:]) for n, v in self.ambiguity.leaf_values(double, i).items()}
             moved, bound = rule.apply(alpha, sigma, cloud, flat.dtype, report)
-            moved["sigma"] = bound
+            moved["sigma"] = bound.unflatten(1, (rule.task.moment.sides, -1)).amax(1)
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
         self._look_outside(cloud, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.ambiguity.composite import Maximum, Scaled, Sum
-from drolayers.ambiguity.conic_moment import Conic
-from drolayers.ambiguity.elementary import Image, Ridge, Separate
+from drolayers.ambiguity.composite import Composite, Sum
+from drolayers.ambiguity.conic_moment import Epigraph
+from drolayers.ambiguity.elementary import Elementary
 from drolayers.ambiguity.moment import Leaves, Moment
 from drolayers.ambiguity.outer import Constraints
 from drolayers.projection.rule import Cloud, Values, expectation
@@ -27,47 +27,38 @@ Power = Callable[[float], cp.Expression]
 
 def known(moment: Moment) -> bool:
     """Whether it is known how the moment scales."""
-    if isinstance(moment, Scaled):
-        return known(moment.member)
-    if isinstance(moment, Sum | Maximum):
+    if isinstance(moment, Composite):
         return all(known(member) for member in moment.members)
-    return isinstance(moment, Separate | Ridge | Image | Conic)
+    return isinstance(moment, Elementary | Epigraph)
 
 
 def degree(moment: Moment) -> float:
     """P where g(y) grows like the p-th power; the largest of a sum's or maximum's members."""
-    if isinstance(moment, Scaled):
-        return degree(moment.member)
-    return max(map(degree, moment.members)) if isinstance(moment, Sum | Maximum) else moment.degree
+    return max(map(degree, moment.members)) if isinstance(moment, Composite) else moment.degree
 
 
 def leaf_degree(moment: Moment, name: str) -> float:
     """With which power of the outcomes' unit a parameter grows: directions and matrices have none."""
-    if isinstance(moment, Scaled):
-        return leaf_degree(moment.member, name)
-    if isinstance(moment, Sum | Maximum):
+    if isinstance(moment, Composite):
         position, own = name.split(".", 1)
         return leaf_degree(moment.members[int(position)], own)
-    direction = name.startswith("A") or (isinstance(moment, Ridge) and name == "mu")
-    return 0.0 if direction else 1.0
+    if isinstance(moment, Elementary):
+        return 1.0 if name == moment.image.shift else 0.0
+    return 0.0 if name.startswith("A") else 1.0
 
 
 def written(moment: Moment, y: cp.Expression, leaves: Leaves, power: Power) -> tuple[cp.Expression, Constraints]:
     """G in units of s^p, from y and parameters in theirs."""
-    if isinstance(moment, Scaled):
-        inner, constraints = written(moment.member, y, leaves, power)
-        return moment.factor * inner, constraints
-    if not isinstance(moment, Sum | Maximum):
+    if not isinstance(moment, Composite):
         return moment.expression(y, leaves)
     top, parts, constraints = degree(moment), [], []
-    for j, member in enumerate(moment.members):
-        part, more = written(member, y, moment.leaves_of(j, leaves), power)
+    for member, own in moment.each(leaves):
+        part, more = written(member, y, own, power)
         below = top - degree(member)
         parts.append(power(below) * part if below else part)
         constraints += more
-    if len(parts) == 1:
-        return parts[0], constraints
-    return (sum(parts[1:], parts[0]) if isinstance(moment, Sum) else cp.maximum(*parts)), constraints
+    total = sum(parts[1:], parts[0])
+    return moment.factor * (total if isinstance(moment, Sum) or len(parts) == 1 else cp.maximum(*parts)), constraints
 
 
 def size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
@@ -77,9 +68,6 @@ def size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
 
 
 def _size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
-    if isinstance(moment, Scaled):
-        return _size(moment.member, alpha, cloud)
-    if isinstance(moment, Sum | Maximum):
-        members = enumerate(moment.members)
-        return torch.stack([_size(m, moment.leaves_of(j, alpha), cloud) for j, m in members]).amax(0)
+    if isinstance(moment, Composite):
+        return torch.stack([_size(member, own, cloud) for member, own in moment.each(alpha)]).amax(0)
     return expectation(moment, alpha, cloud).detach().abs().amax(1) ** (1.0 / moment.degree)
