@@ -103,6 +103,6 @@ def test_means_are_learnt() -> None:
     for moments in ([m.Mean(), m.Variance()], [m.Mean(sigma=None), 2 * m.Variance()]):
         ambiguity = dro.MomentSet(y, moments)
         learner = dro.DecisionFocusedLearner(
-            dro.DecisionProblem(cost, [], ambiguity), pretrain_epochs=1, epochs=1, progress=False
+            dro.DecisionProblem(cost, [], ambiguity), pretraining=dro.Stage(1), training=dro.Stage(1)
         ).fit(z, demand)
         assert bool(torch.isfinite(torch.as_tensor(learner.decide(z)[x])).all())

@@ -71,7 +71,7 @@ def test_prediction_focused_is_the_learner_without_decisions() -> None:
     same = dro.DecisionFocusedLearner(shop.problem, training=None, **quick).fit(Z, Y)
     np.testing.assert_array_equal(policy.decide(Z)[shop.retail], same.decide(Z)[shop.retail])
     assert list(policy.history_) == ["prediction"]
-    with pytest.raises(dro.ModelError, match="strategy"):
+    with pytest.raises(dro.ModelError, match="not trained on decisions"):
         PredictionFocused(shop.problem, training=dro.Stage())
 
 

@@ -57,16 +57,15 @@ class PredictionLoss:
                 "them.",
                 stacklevel=3,
             )
-        counts = [moment.bounds for moment in ambiguity.moments]
         self._learnt = [moment.sigma is None for moment in ambiguity.moments for _ in range(moment.bounds)]
         self._located = [i not in self._whitened for i, m in enumerate(ambiguity.moments) for _ in range(m.bounds)]
-        start = torch.cat([value.centre.reshape(-1) for value in typical.values()])[None]
+        centres, scales = (
+            ambiguity.pack({name: getattr(value, part)[None] for name, value in typical.items()})
+            for part in ("centre", "scale")
+        )
         # Where a bound is given, the size of its moment at typical parameters is what it is measured by.
-        sizes = ambiguity.values(start, Y.double()[None])[0].abs().mean(0).split(counts)
-        scales = [value.scale.reshape(-1) for name, value in typical.items() if name.split(".")[-1] == "sigma"]
-        own = iter(scales)
-        parts = [next(own) if m.sigma is None else s for m, s in zip(ambiguity.moments, sizes, strict=True)]
-        self.scale = torch.cat(parts)
+        sizes = ambiguity.values(centres, Y.double()[None])[0].abs().mean(0)
+        self.scale = torch.where(torch.tensor(self._learnt), torch.cat(ambiguity.sigmas(scales), 1)[0], sizes)
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
     def __call__(
