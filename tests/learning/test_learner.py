@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import warnings
 
+import distributed
 import joblib
 import numpy as np
 import pandas as pd
@@ -295,8 +296,6 @@ def test_grid_search() -> None:
 
 
 def test_a_sweep_and_an_oracle_on_a_dask_cluster() -> None:
-    distributed = pytest.importorskip("distributed")
-    pytest.importorskip("pyscipopt")
     search, Z, Y = _search()
     made = shop()
     theta = torch.tensor([[2.5, 2.5, 0.5]], dtype=torch.float64).repeat(3, 1)

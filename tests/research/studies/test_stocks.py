@@ -63,7 +63,6 @@ def test_bad_prices_end_in_one_sentence() -> None:
 
 
 def test_the_real_prices() -> None:
-    pytest.importorskip("skfolio", reason="the prices come with skfolio: pip install 'drolayers[studies]'")
     prices = load_prices()
     assert prices.values.shape == (8313, 20)
     np.testing.assert_array_equal(prices.membership().sum(0), 1.0)
