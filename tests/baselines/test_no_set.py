@@ -29,7 +29,7 @@ def test_a_set_this_small_is_its_point(made) -> None:
     if isinstance(made, Portfolio):
         best = -made.best_return(points.numpy())
     else:
-        # A demand that is certain is met at retail, or by a lot, which is topped up or leaves some over, if that is less.
+        # A demand that is certain is met at retail, or by a lot if that is less: topped up, or with some left over.
         y = points.numpy()
         topped, left = np.maximum(y - made.lot, 0.0), np.maximum(made.lot - y, 0.0)
         by_lot = made.wholesale_price * made.lot + made.retail_price * topped + made.holding * left

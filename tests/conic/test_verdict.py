@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -133,14 +133,17 @@ def test_a_second_route_that_is_worse_is_not_taken() -> None:
     rough = Engine(Moreau(tolerance=1e-5)).solve(member.program, theta)
     asked = []
 
+    @dataclass(frozen=True)
     class Worse:
+        says: Status
+
         def solve(self, program: ConeProgram, values: Values) -> Points:
             asked.append(len(values))
             found = Clarabel().solve(program, values)
-            return claiming(replace(found, x=found.x + 1.0), said)
+            return claiming(replace(found, x=found.x + 1.0), self.says)
 
     for said in (Status.OPTIMAL, Status.INFEASIBLE, Status.NO_MINIMUM):
-        found = Engine(Moreau(tolerance=1e-5), Worse()).solve(member.program, theta)
+        found = Engine(Moreau(tolerance=1e-5), Worse(said)).solve(member.program, theta)
         assert found.statuses == rough.statuses
         torch.testing.assert_close(found.primal, rough.primal, rtol=0, atol=0, equal_nan=True)
     assert Status.INACCURATE in rough.statuses
