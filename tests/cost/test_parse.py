@@ -114,9 +114,9 @@ COSTS: dict[str, tuple[Build, int, int]] = {
     "quadratic beside": (lambda x, X, y: cp.sum_squares(x) + cp.quad_form(x, np.eye(N)) + cp.sum(cp.pos(y - x)), 3, 6),
     "quadratic within a sum": (lambda x, X, y: 3 * cp.sum(cp.square(x) + cp.pos(y - x)), 3, 6),
     "quadratic of some entries": (
-        lambda x, X, y: cp.sum(cp.multiply(np.array([1.0, 0.0, 2.0]), cp.square(x)) + cp.pos(y - x)),
-        3,
-        6,
+        lambda x, X, y: np.array([1.0, 0.0, 2.0]) @ (cp.square(x) + cp.pos(y - x)),
+        2,
+        4,
     ),
     "convex inside": (lambda x, X, y: cp.pos(y @ x + cp.sum_squares(x) - 1), 1, 2),
     "concave inside": (lambda x, X, y: cp.sum(cp.pos(y - cp.minimum(x, 1))), 3, 6),
