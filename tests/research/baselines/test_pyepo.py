@@ -37,6 +37,17 @@ def test_the_linear_form_is_the_cost() -> None:
         assert float(w[row] @ extended(y)[row]) == pytest.approx(best, abs=1e-6)
 
 
+def test_the_last_entry_is_the_price_of_what_is_certain() -> None:
+    """Costs (y, t) weigh a(x)ᵀy against t b(x): their multiples are decided alike, and t alone matters."""
+    linear = LinearProblem(mixed()[0])
+    y = torch.as_tensor(np.random.default_rng(2).standard_normal((8, 2)))
+    w = linear.solve(extended(y))
+    np.testing.assert_allclose(linear.solve(3.0 * extended(y)), w, atol=1e-6)
+    dear = torch.cat([y, torch.full((8, 1), 4.0, dtype=torch.float64)], 1)
+    np.testing.assert_allclose(linear.solve(dear), linear.solve(extended(y / 4.0)), atol=1e-6)
+    assert np.abs(linear.solve(dear) - w).max() > 0.1
+
+
 def test_promises_are_solved_together() -> None:
     linear = LinearProblem(Portfolio(4).problem)
     model, calls = optimisation_model(linear), []
