@@ -94,6 +94,8 @@ def test_a_small_gap_is_seen_in_both_ways() -> None:
     exact = 100 * (costs[1] / costs[0] - 1)
     assert 0.35 < exact < 0.45
     assert worse["gap"] == pytest.approx(exact, abs=0.01)
+    realised = built.realised_cost(*more(judge.Z), judge.Y).mean()
+    assert worse["sampled_gap"] == pytest.approx(100 * (realised / judge.sampled_best - 1), rel=1e-9)
     # Seeds differ by 0.003.
     assert worse["sampled_gap"] - best["sampled_gap"] == pytest.approx(exact, abs=0.02)
 
