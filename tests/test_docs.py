@@ -15,6 +15,7 @@ from types import ModuleType
 
 import matplotlib as mpl
 import pytest
+from mkdocs.exceptions import PluginError
 
 import drolayers as dro
 
@@ -52,11 +53,15 @@ def run_page(text: str, filename: str) -> int:
 
 
 def assert_same(said: str, expected: str, where: str) -> None:
-    """Words and whole numbers are equal; other numbers nearly so, since trainings differ from machine to machine."""
+    """Words and whole numbers are equal; other numbers to one of their last digit, or to 1 %.
+
+    Trainings differ from machine to machine by some 0.3 %; what the pages tell apart differs by 2 % and more.
+    """
     shapes = [NUMBER.sub("#", re.sub(r"\s+", " ", text)).replace("# ]", "#]").strip() for text in (said, expected)]
     assert shapes[0] == shapes[1], f"{where} prints\n{said}"
-    found, wanted = ([float(number) for number in NUMBER.findall(text)] for text in (said, expected))
-    assert found == pytest.approx(wanted, rel=0.05, abs=0.02), f"{where} prints\n{said}"
+    for found, wanted in zip(NUMBER.findall(said), NUMBER.findall(expected), strict=True):
+        digit = 10.0 ** -len(wanted.partition("e")[0].partition(".")[2])
+        assert float(found) == pytest.approx(float(wanted), rel=0.01, abs=1.01 * digit), f"{where} prints\n{said}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -71,7 +76,8 @@ def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_wrong_output_is_noticed() -> None:
     page = "```python\nprint('value', {})\n```\n\n```text\nvalue {}\n```\n"
     assert run_page(page.format(1.001, 1.002), "page") == 1
-    for printed, written in ((1.0, 1.2), (2, 3)):
+    assert run_page(page.format(0.61, 0.62), "page") == 1
+    for printed, written in ((1.00, "1.02"), (0.001, "0.003"), (2, 3)):
         with pytest.raises(AssertionError, match="page:5"):
             run_page(page.format(printed, written), "page")
     with pytest.raises(AssertionError):
@@ -103,8 +109,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_the_site_builds_without_a_warning_and_holds_together(tmp_path: Path) -> None:
-    for package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
-        pytest.importorskip(package)
     site = tmp_path / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -142,8 +146,6 @@ def test_the_checker_sees_what_is_broken(tmp_path: Path) -> None:
 
 
 def test_included_files_keep_their_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("latex2mathml")
-    pytest.importorskip("mkdocs")
     hooks = load("hooks")
     monkeypatch.setattr(hooks, "ROOT", tmp_path)
     (tmp_path / "plots").mkdir()
@@ -163,11 +165,9 @@ def test_included_files_keep_their_links(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_formulas_become_mathml_or_an_error() -> None:
-    pytest.importorskip("latex2mathml")
-    errors = pytest.importorskip("mkdocs.exceptions")
     hooks = load("hooks")
     shown = hooks.on_page_content('<div class="arithmatex">\\[\\max_{x} \\bigl\\{x\\bigr\\}\\]</div>', None, None, None)
     assert "<munder><mo>max</mo>" in shown
     assert "arithmatex" not in shown
-    with pytest.raises(errors.PluginError, match="does not know"):
+    with pytest.raises(PluginError, match="does not know"):
         hooks.on_page_content('<span class="arithmatex">\\(\\nosuchthing\\)</span>', None, None, None)

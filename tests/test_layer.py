@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import subprocess
 import sys
 from datetime import timedelta
@@ -71,6 +72,30 @@ def test_best_is_the_optimum_of_all_points(name: str, samples: int | str) -> Non
         )
         torch.testing.assert_close(found.probabilities.sum(1), torch.ones(2, dtype=torch.float64))
     assert evaluated.probabilities.shape == (2, 1)
+
+
+@pytest.mark.parametrize("samples", MODES)
+def test_the_best_knapsack_in_closed_form(samples: int | str) -> None:
+    """-μᵀx + Σ √σ_g ‖x_g‖ at each of the 42 points with three items at most."""
+    case = knapsack()
+    points = np.array([p for p in itertools.product((0.0, 1.0), repeat=6) if sum(p) <= 3])
+    mu, root = case.theta[:, :6].numpy(), case.theta[:, 6:].sqrt().numpy()
+    lengths = np.sqrt((points.reshape(-1, 3, 2) ** 2).sum(2))
+    f = -mu @ points.T + root @ lengths.T
+    decision = layer_of(case, samples=samples)(case.theta)
+    (x,) = case.problem.variables
+    np.testing.assert_allclose(decision.value, f.min(1), rtol=1e-6)
+    np.testing.assert_array_equal(decision.best[x], points[f.argmin(1)])
+    # All that has a weight is what it should be, and with all points so are the weights.
+    known = {tuple(point): k for k, point in enumerate(points)}
+    for item in range(2):
+        there = decision.probabilities[item] > 0
+        at = [known[tuple(point)] for point in decision.candidates[x][item][there].tolist()]
+        np.testing.assert_allclose(decision.objective[item][there], f[item, at], rtol=1e-6, atol=1e-8)
+        if samples == "all":
+            energy = np.exp(-(f[item] - f[item].min()) / case.temperature)
+            np.testing.assert_allclose(decision.probabilities[item][there], (energy / energy.sum())[at], rtol=1e-5)
+            assert sorted(at) == list(range(len(points)))
 
 
 def test_shapes() -> None:
@@ -503,8 +528,6 @@ def averaged(rank: int, store: str) -> None:
 
 
 def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
-    if not torch.distributed.is_available():
-        pytest.skip("torch was built without torch.distributed")
     store = str(tmp_path / "store")
     command = f"from tests.test_layer import averaged; averaged(1, {store!r})"
     root = Path(__file__).parents[1]

@@ -27,7 +27,14 @@ def test_a_set_this_small_is_its_point(made) -> None:
     slope = 10.0
     np.testing.assert_allclose(decision.value, cost, atol=slope * SIGMA * spread)
     if isinstance(made, Portfolio):
-        np.testing.assert_allclose(-cost, made.best_return(points.numpy()), atol=slope * SIGMA * spread)
+        best = -made.best_return(points.numpy())
+    else:
+        # A demand that is certain is met at retail, or by a lot if that is less: topped up, or with some left over.
+        y = points.numpy()
+        topped, left = np.maximum(y - made.lot, 0.0), np.maximum(made.lot - y, 0.0)
+        by_lot = made.wholesale_price * made.lot + made.retail_price * topped + made.holding * left
+        best = np.minimum(made.retail_price * y, by_lot).sum(1)
+    np.testing.assert_allclose(cost, best, atol=slope * SIGMA * spread)
 
 
 def test_where_the_solution_map_is_flat() -> None:
@@ -84,4 +91,9 @@ def test_integers() -> None:
     shop, (Z, Y) = Shop(lots=True), sales()
     policy = NoSet(shop.problem, dro.Network((8,)), pretraining=dro.Stage(3), training=dro.Stage(2)).fit(Z, Y)
     assert shop.lots is not None
-    assert set(np.unique(policy.decide(Z)[shop.lots])) <= {0.0, 1.0}
+    decision, points = policy.decide(Z), policy.learner_.predict_set(Z)["0.mu"]
+    # A lot of two costs 1.8 and what is left over one a unit: it pays above 1.9, and is topped up to the point.
+    lots = (points > 1.9).astype(float)
+    assert lots.any()
+    np.testing.assert_array_equal(decision[shop.lots], lots)
+    np.testing.assert_allclose(decision[shop.retail] + 2.0 * lots, np.maximum(points, 2.0 * lots), atol=1e-5)

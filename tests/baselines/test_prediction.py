@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import drolayers as dro
 from drolayers.baselines import FullKnowledge, MeanPrediction, PredictionFocused
+from drolayers.baselines.base import split
 from research.problems import Newsvendor, Portfolio
 from tests.baselines.problems import Shop, sales
 
@@ -42,8 +42,24 @@ def test_the_best_epoch_is_kept() -> None:
     shop, (Z, Y) = Shop(), sales()
     held_out = sales(20, seed=1)
     policy = MeanPrediction(shop.problem, hidden=(8,), epochs=12, lr=0.3).fit(Z, Y, held_out)
-    kept = policy.model_.error(*(torch.as_tensor(part) for part in held_out))
-    assert float(kept.detach()) == pytest.approx(min(row["validation"] for row in policy.history_), rel=1e-9)
+    errors = [row["validation"] for row in policy.history_]
+    # At so high a rate the last epoch is not the best one.
+    assert errors[-1] > min(errors) * 1.001
+    assert squared_error(policy, *held_out, Y) == pytest.approx(min(errors), rel=1e-9)
+
+
+def squared_error(policy: MeanPrediction, Z: np.ndarray, Y: np.ndarray, training: np.ndarray) -> float:
+    """The mean squared error in standard deviations of the training outcomes."""
+    return float((((policy.predict(Z) - Y) / training.std(0)) ** 2).mean())
+
+
+def test_losses_are_means_over_points_not_over_batches() -> None:
+    """Without learning the loss of an epoch is the error on the training data, whatever is left for the last batch."""
+    shop, (Z, Y) = Shop(), sales()
+    Y = Y * np.array([1.0, 50.0])
+    policy = MeanPrediction(shop.problem, hidden=(8,), epochs=2, lr=1e-30, batch_size=7).fit(Z, Y, sales(5, seed=1))
+    for row in policy.history_:
+        assert row["loss"] == pytest.approx(squared_error(policy, Z, Y, Y), rel=1e-9)
 
 
 def test_decisions_at_a_point_meet_its_demand() -> None:
@@ -53,6 +69,26 @@ def test_decisions_at_a_point_meet_its_demand() -> None:
     assert small.any()
     # Stock costs one and a shortage four: what is certain to be asked for is bought.
     np.testing.assert_allclose(policy.decide(Z)[shop.retail][small], policy.predict(Z)[small], atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [3, (np.zeros((4, 2)),), (np.zeros((4, 2)), np.zeros((4, 2)), 1)])
+def test_validation_data_are_a_pair(wrong) -> None:
+    with pytest.raises(dro.ShapeError, match="validation must be a pair"):
+        MeanPrediction(Shop().problem).fit(*sales(), wrong)
+
+
+def test_a_share_is_held_out_and_the_rest_keeps_its_order() -> None:
+    Z, Y = sales(20)
+    Z[:, 0] = np.arange(20)
+    training, held_out = split(Shop().problem, Z, Y, None, 0.3, 0)
+    first, second = (part.Z[:, 0].tolist() for part in (training, held_out))
+    assert (len(first), len(second)) == (14, 6)
+    assert sorted(first + second) == list(range(20))
+    assert (first, second) == (sorted(first), sorted(second))
+    assert second not in (list(range(6)), list(range(14, 20)))
+    np.testing.assert_array_equal(held_out.Y, Y[np.array(second, dtype=int)])
+    assert split(Shop().problem, Z, Y, None, 0.3, 1)[1].Z[:, 0].tolist() != second
+    assert split(Shop().problem, Z, Y, None, 0.0, 0)[1] is None
 
 
 def test_one_seed_one_result() -> None:

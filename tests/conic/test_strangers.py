@@ -106,8 +106,6 @@ def test_values_agree_with_clarabel(name: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("engine", ["auto", "moreau"])
 def test_smoothed_gradient_of_the_shortest_path(engine: str, level: float) -> None:
-    if engine == "moreau":
-        pytest.importorskip("moreau")
     one = stranger("path")
     leaf, weight = one.leaves(6, seed=1), one.weights(6, seed=2)
     barrier = Barrier(one.program, level)

@@ -113,6 +113,11 @@ COSTS: dict[str, tuple[Build, int, int]] = {
     "trace": (lambda x, X, y: cp.trace(cp.diag(cp.pos(y - x))) + cp.pos(cp.trace(A @ cp.diag(y))), 4, 8),
     "quadratic beside": (lambda x, X, y: cp.sum_squares(x) + cp.quad_form(x, np.eye(N)) + cp.sum(cp.pos(y - x)), 3, 6),
     "quadratic within a sum": (lambda x, X, y: 3 * cp.sum(cp.square(x) + cp.pos(y - x)), 3, 6),
+    "quadratic of some entries": (
+        lambda x, X, y: np.array([1.0, 0.0, 2.0]) @ (cp.square(x) + cp.pos(y - x)),
+        2,
+        4,
+    ),
     "convex inside": (lambda x, X, y: cp.pos(y @ x + cp.sum_squares(x) - 1), 1, 2),
     "concave inside": (lambda x, X, y: cp.sum(cp.pos(y - cp.minimum(x, 1))), 3, 6),
     "terms without y": (lambda x, X, y: cp.sum(cp.pos(cp.hstack([y - x, x, 2 * x[0] - 1]))), 3, 6),
@@ -265,6 +270,13 @@ def test_random_costs_agree_with_cvxpy(data: st.DataObject) -> None:
     expression = data.draw(convex_costs(x, y, 2))
     outer = cp.max(expression) if data.draw(st.booleans()) else 0
     assert_agrees(cp.sum(expression) + outer, y, points=3)
+
+
+def test_recourse_without_a_decision() -> None:
+    """Dependent rows that agree for every y forbid nothing, also where there is no column at all."""
+    y = Uncertain(1)
+    parsed = assert_agrees(recourse([1.0, 3.0], [[1.0, -1.0], [2.0, -2.0]], cp.hstack([y, 2 * y])), y)
+    assert (parsed.terms, len(parsed.pieces), len(parsed.forbidden)) == (1, 2, 0)
 
 
 def test_recourse_in_a_sum_is_parsed_into_its_vertices() -> None:

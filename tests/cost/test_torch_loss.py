@@ -92,7 +92,8 @@ EXPRESSIONS: dict[str, Build] = {
     "concatenate": lambda x, X, p, s: cp.concatenate([X, X], axis=1),
     "bmat": lambda x, X, p, s: cp.bmat([[X, X], [X, np.ones((2, 3))]]),
     "stack": lambda x, X, p, s: cp.stack([x, p], axis=1),
-    "trace": lambda x, X, p, s: cp.trace(X @ X.T),
+    # Of a product it is an inner product.
+    "trace": lambda x, X, p, s: cp.trace(X @ X.T) + cp.trace(cp.vstack([X, x])),
     "diag of vector": lambda x, X, p, s: cp.diag(x) + cp.diag(x[:2], k=1),
     "diag of matrix": lambda x, X, p, s: cp.diag(X @ A[:, :2]),
     "upper triangle": lambda x, X, p, s: cp.upper_tri(cp.vstack([X, x])),
@@ -159,6 +160,13 @@ def test_gradients_agree_with_differences(name: str) -> None:
         return cost(dict(zip(values, tensors, strict=True)))
 
     assert torch.autograd.gradcheck(function, inputs, eps=1e-6, atol=1e-6, rtol=1e-5)
+
+
+def test_scalars_keep_their_batch() -> None:
+    """A reduction of a scalar is the scalar, whatever stands before it."""
+    s = cp.Variable()
+    value = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(evaluate(cp.sum(s) + cp.max(s) + cp.norm1(s), {s: value}), 2 * value + value.abs())
 
 
 def test_gradients_of_every_leaf_flow() -> None:

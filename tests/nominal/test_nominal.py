@@ -222,6 +222,46 @@ def test_forest_weights_are_scikit_learns() -> None:
     assert np.abs(everything(nominal, Z, Y, z).numpy() - expected).max() <= 1e-12
 
 
+def test_a_point_alone_in_its_leaf_leaves_all_others() -> None:
+    """Without itself such a point has no neighbour, and all others are as good as each other."""
+    Z, Y = data()
+    nominal = Forest(trees=1, min_leaf=1, max_atoms=None).fit(Z, Y)
+    alone = everything(nominal, Z, Y, Z).diagonal() == 1.0
+    assert 5 < int(alone.sum()) < N
+    atoms, weights = nominal(Z, exclude=torch.arange(N))
+    same = (atoms[:, :, None] == Y[None, None]).all(3)
+    found = (weights[..., None] * same).sum(1)
+    expected = (1.0 - torch.eye(N, dtype=torch.float64)) / (N - 1)
+    assert (found[alone] - expected[alone]).abs().max() <= 1e-12
+    assert (found[~alone] - expected[~alone]).abs().amax(1).min() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_leaf", 20), ("max_depth", 2), ("max_features", 1), ("seed", 4)])
+def test_settings_of_a_forest_are_scikit_learns(name: str, value: int) -> None:
+    """Each is passed on and matters."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    Z, Y = data()
+    known = {"min_leaf": 5, "max_depth": None, "max_features": 1.0, "seed": 0}
+    found = []
+    for given in ({}, {name: value}):
+        settings = {**known, **given}
+        forest = RandomForestRegressor(
+            10,
+            min_samples_leaf=settings["min_leaf"],
+            max_depth=settings["max_depth"],
+            max_features=settings["max_features"],
+            random_state=settings["seed"],
+        ).fit(Z.numpy(), (Y / Y.std(0, correction=0)).numpy())
+        leaves = forest.apply(Z.numpy())
+        together = leaves[:, None, :] == leaves[None]
+        expected = (together / together.sum(1, keepdims=True)).mean(2)
+        # What is not named is the default.
+        found.append(everything(Forest(trees=10, max_atoms=None, **given).fit(Z, Y), Z, Y, Z).numpy())
+        assert np.abs(found[-1] - expected).max() <= 1e-12
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_constant_columns_are_harmless(kind: str) -> None:
     Z, Y = data()
@@ -243,7 +283,8 @@ def test_single_precision_models(kind: str) -> None:
     expected = nominal(Z[:5])
     atoms, weights = nominal.float()(Z[:5].float())
     assert atoms.dtype == torch.float32
-    assert ((weights[..., None] * atoms).sum(1) - (expected[1][..., None] * expected[0]).sum(1)).abs().max() <= 1e-2
+    means = [(w.double()[..., None] * a.double()).sum(1) for a, w in ((atoms, weights), expected)]
+    assert (means[0] - means[1]).abs().max() <= 1e-5
 
 
 def test_wrong_input() -> None:

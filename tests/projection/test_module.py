@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,6 +140,27 @@ def test_a_fixed_bound_that_is_just_enough() -> None:
     assert bool(theta.grad.isfinite().all())
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(
+            "auto", marks=pytest.mark.xfail(strict=True, reason="the closed form of squares turns a finite θ into NaN")
+        ),
+        "conic",
+        "clip",
+    ],
+)
+def test_one_bound_that_cannot_be_evaluated(method: str) -> None:
+    """Squares of 1e200 are infinite: the item says so and is left alone, although its other bound is fine."""
+    theta = torch.tensor([[1e200, 0.0, 0.0, 1.0, 9.0], [0.0, 0.0, 0.0, 9.0, 9.0]], dtype=torch.float64)
+    layer = dro.Projection(grouped(), method=method)  # type: ignore[arg-type]
+    with pytest.warns(ProjectionWarning, match="could not be evaluated"):
+        found = layer(theta, nominal(2, 4, 3))
+    assert layer.last is not None
+    assert layer.last.statuses == [dro.Status.FAILED, dro.Status.OPTIMAL]
+    assert torch.equal(found, theta)
+
+
 def test_atoms_outside_the_support() -> None:
     ambiguity = make("squared", dro.support.Nonnegative())
     y, weights = nominal(3, 4, 34)
@@ -191,6 +213,9 @@ def test_wrong_settings() -> None:
         dro.Projection(ambiguity, {"mu": 1.0})
     with pytest.raises(dro.ModelError, match="positive"):
         dro.Projection(ambiguity, {"0.mu": 0.0})
+    for bad in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(dro.ModelError, match="positive"):
+            dro.Projection(ambiguity, {"0.mu": [1.0, bad, 1.0]})
     with pytest.raises(dro.ModelError, match="shape"):
         dro.Projection(ambiguity, [1.0, 2.0])
     with pytest.raises(dro.ModelError, match="MomentSet"):

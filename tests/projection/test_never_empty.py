@@ -80,8 +80,17 @@ def test_balls(kind: str, norm: float, order: int) -> None:
     assert (ball.emptiness(found, (y, weights)) <= 1e-7).all()
     valid = (found == theta).detach()
     assert 0 < int(valid.sum()) < 30
-    # The smallest one that will do.
+    # The smallest one that will do; for some items against the distances themselves, written out.
     needed = dro.Projection(ball)(torch.zeros_like(theta) - 1.0, (y, weights))
+    point, at = cp.Variable(2), cp.Parameter(2)
+    inside = [point >= 0, point <= 1] if box else [point >= 0, cp.sum(point) <= 1]
+    distance = cp.Problem(cp.Minimize(cp.norm(point - at, norm)), inside)
+    for item in range(4):
+        total = 0.0
+        for atom, weight in zip(y[item].numpy(), weights[item].tolist(), strict=True):
+            at.value = atom
+            total += weight * max(distance.solve(cp.CLARABEL), 0.0) ** order
+        assert float(needed[item]) == pytest.approx(total ** (1 / order), rel=1e-6, abs=1e-6)
     assert ((found - torch.maximum(theta, needed)).abs() <= 1e-9).all()
     assert (ball.emptiness(0.999 * needed[1::3], (y[1::3], weights[1::3])) > 1e-7).all()
     found.sum().backward()

@@ -91,16 +91,16 @@ def test_atoms_outside_the_support_are_remarked_upon_in_any_unit(size: float) ->
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("norm", [1, 2, np.inf])
 def test_radii_in_other_units(norm: float, order: int, size: float) -> None:
-    """The distance to a half-plane, and to a disc."""
-
-    def needed(u: float, support: dro.support.Support) -> Tensor:
-        ball = dro.Wasserstein(dro.Uncertain(2, support), 3, norm, order)
-        atoms = torch.tensor([[[0.2, 0.1], [1.5, 1.4], [3.0, -1.0]]], dtype=torch.float64)
-        weights = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
-        return dro.Projection(ball, relative=0.05)(torch.zeros(1, 1).double(), (u * atoms, weights)) / u
-
-    for support in (
-        lambda u: dro.support.Polyhedron([[1.0, 1.0]], [2.0 * u]),
-        lambda u: dro.support.Ellipsoid([0.0, 0.0], u * np.eye(2)),
+    """The distance to a half-plane, in closed form, and to a disc, by a program in units of one."""
+    atoms, weights = np.array([[0.2, 0.1], [1.5, 1.4], [3.0, -1.0]]), np.array([0.2, 0.5, 0.3])
+    plane = np.maximum(atoms.sum(1) - 2.0, 0.0) / {1: 1.0, 2: np.sqrt(2.0), np.inf: 2.0}[norm]
+    y = cp.Variable(2)
+    disc = [cp.Problem(cp.Minimize(cp.norm(y - a, norm)), [cp.norm(y) <= 1]).solve(cp.CLARABEL) for a in atoms]
+    for distances, support in (
+        (plane, dro.support.Polyhedron([[1.0, 1.0]], [2.0 * size])),
+        (np.array(disc), dro.support.Ellipsoid([0.0, 0.0], size * np.eye(2))),
     ):
-        torch.testing.assert_close(needed(size, support(size)), needed(1.0, support(1.0)), rtol=1e-6, atol=0.0)
+        ball = dro.Wasserstein(dro.Uncertain(2, support), 3, norm, order)
+        nominal = torch.as_tensor(size * atoms)[None], torch.as_tensor(weights)[None]
+        found = dro.Projection(ball, relative=0.05)(torch.zeros(1, 1).double(), nominal)
+        assert float(found) / size == pytest.approx(1.05 * (weights @ distances**order) ** (1 / order), rel=1e-6)

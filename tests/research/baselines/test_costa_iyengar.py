@@ -146,10 +146,12 @@ def test_training_improves_returns() -> None:
     policy = CostaIyengar(portfolio.problem, **settings)
     policy.fit(training.Z, training.Y, (held_out.Z, held_out.Y))
     before, after = policy.history_[0]["validation"], min(row["validation"] for row in policy.history_)
-    assert after < before
+    # Training loses -0.0003 to begin with and -0.009 in the end.
+    assert after < before - 0.005
     weights = portfolio.weights(policy.decide(test.Z))
     np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-7)
-    assert (weights * test.mean).sum(1).mean() > test.mean.mean()
+    # Untrained it earns half of what equal weights do, trained three and a half times as much.
+    assert (weights * test.mean).sum(1).mean() > 3.0 * test.mean.mean()
     assert 0 < float(policy.module_.delta.detach()) < policy.module_.largest
     again = CostaIyengar(portfolio.problem, **settings).fit(training.Z, training.Y, (held_out.Z, held_out.Y))
     np.testing.assert_array_equal(weights, portfolio.weights(again.decide(test.Z)))

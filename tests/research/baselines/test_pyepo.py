@@ -6,6 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from pyepo.func import SPOPlus
 
 import drolayers as dro
 from research.baselines import Pyepo
@@ -36,8 +37,18 @@ def test_the_linear_form_is_the_cost() -> None:
         assert float(w[row] @ extended(y)[row]) == pytest.approx(best, abs=1e-6)
 
 
+def test_the_last_entry_is_the_price_of_what_is_certain() -> None:
+    """Costs (y, t) weigh a(x)ᵀy against t b(x): their multiples are decided alike, and t alone matters."""
+    linear = LinearProblem(mixed()[0])
+    y = torch.as_tensor(np.random.default_rng(2).standard_normal((8, 2)))
+    w = linear.solve(extended(y))
+    np.testing.assert_allclose(linear.solve(3.0 * extended(y)), w, atol=1e-6)
+    dear = torch.cat([y, torch.full((8, 1), 4.0, dtype=torch.float64)], 1)
+    np.testing.assert_allclose(linear.solve(dear), linear.solve(extended(y / 4.0)), atol=1e-6)
+    assert np.abs(linear.solve(dear) - w).max() > 0.1
+
+
 def test_promises_are_solved_together() -> None:
-    pytest.importorskip("pyepo", reason="PyEPO is an optional extra")
     linear = LinearProblem(Portfolio(4).problem)
     model, calls = optimisation_model(linear), []
     solve = linear.solve
@@ -57,13 +68,12 @@ def test_promises_are_solved_together() -> None:
 
 
 def test_spo_plus_against_its_definition() -> None:
-    func = pytest.importorskip("pyepo.func", reason="PyEPO is an optional extra")
     linear = LinearProblem(Portfolio(4).problem)
     rng = np.random.default_rng(1)
     true, guess = (extended(torch.as_tensor(rng.standard_normal((5, 4)))) for _ in range(2))
     guess.requires_grad_()
     best = linear.solve(true)
-    loss = func.SPOPlus(optimisation_model(linear))(guess, true, best, (true * best).sum(1, keepdim=True))
+    loss = SPOPlus(optimisation_model(linear))(guess, true, best, (true * best).sum(1, keepdim=True))
     # max_w {(c - 2ĉ)ᵀw} + 2ĉᵀw*(c) - z*(c), and the maximum over the simplex is a maximum over assets.
     twisted = (2 * guess - true)[:, :4].detach()
     expected = twisted.max(1).values + 2 * (guess * best).sum(1).detach() - (true * best).sum(1)
@@ -75,7 +85,6 @@ def test_spo_plus_against_its_definition() -> None:
 
 @pytest.mark.parametrize("method", ["spo+", "perturbed"])
 def test_training_finds_good_decisions(method) -> None:
-    pytest.importorskip("pyepo", reason="PyEPO is an optional extra")
     rng = np.random.default_rng(0)
     portfolio = Portfolio(4, binaries=1)
     Z = rng.uniform(-1, 1, (300, 2))

@@ -70,8 +70,35 @@ def test_the_optimum_has_no_gap_and_sampling_agrees_with_the_closed_form() -> No
     rows = {r["metric"]: r["value"] for r in judge.rows("optimum", built.optimal)}
     assert rows["gap"] == pytest.approx(0.0, abs=1e-12)
     assert rows["cost"] == pytest.approx(judge.best)
-    # Random contexts and demands, and an optimum that is fitted to its own sample.
-    assert rows["sampled_gap"] == pytest.approx(0.0, abs=1.5)
+    # Given its contexts, the sampled cost has the noise of 1e5 demands and no more.
+    bought = built.optimal(judge.Z)
+    cost = built.realised_cost(*bought, judge.Y)
+    noise = np.sqrt((cost.var(1, ddof=1) / cost.shape[1]).mean() / len(cost))
+    assert cost.mean() == pytest.approx(built.expected_cost(judge.Z, *bought).mean(), abs=5 * noise)
+    # Five standard errors: 0.06 % in all, most of them from the 400 contexts of the sampled optimum.
+    assert rows["sampled_gap"] == pytest.approx(0.0, abs=0.3)
+    assert rows["undecided"] == 0
+
+
+def test_a_small_gap_is_seen_in_both_ways() -> None:
+    """A tenth of a unit more than is best, on the draws that the optimum is judged by: their noise cancels."""
+    built = Newsvendor("SOC-I")
+    judge = newsvendor.Judge(built, seed=0)
+
+    def more(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        retail, wholesale = built.optimal(Z)
+        return retail + 0.1, wholesale
+
+    best, worse = ({r["metric"]: r["value"] for r in judge.rows("x", buy)} for buy in (built.optimal, more))
+    Z = np.random.default_rng(0).uniform(size=(20_000, 1))
+    costs = [built.expected_cost(Z, *buy(Z)).mean() for buy in (built.optimal, more)]
+    exact = 100 * (costs[1] / costs[0] - 1)
+    assert 0.35 < exact < 0.45
+    assert worse["gap"] == pytest.approx(exact, abs=0.01)
+    realised = built.realised_cost(*more(judge.Z), judge.Y).mean()
+    assert worse["sampled_gap"] == pytest.approx(100 * (realised / judge.sampled_best - 1), rel=1e-9)
+    # Seeds differ by 0.003.
+    assert worse["sampled_gap"] - best["sampled_gap"] == pytest.approx(exact, abs=0.02)
 
 
 def test_the_sampled_optimum_is_the_minimum_over_a_grid() -> None:
@@ -157,7 +184,12 @@ def test_a_mixed_portfolio_from_data_to_scores(protocol: str, monkeypatch: pytes
     first = mixed.run(task, tmp_path / "first")
     assert {r["method"] for r in first.rows} == {"prediction-focused", "decision-focused"}
     assert value(first, "decision-focused", "undecided") == 0
-    assert abs(value(first, "decision-focused", "score")) < 2
+    scores = [value(first, method, "score") for method in ("prediction-focused", "decision-focused")]
+    # No policy does better than to know the returns. One epoch of training on decisions is seen in the scores: by a
+    # hundredth of them at the paper's rate, by most of them at ours.
+    test = PortfolioData.generate(10).split(200, 50, 100)[2]
+    assert max(scores) <= 10 * Portfolio(10, 2).best_return(test.Y).mean()
+    assert scores[1] - scores[0] > (0.05 if protocol == "strong" else 1e-5)
     # The same seed gives the same numbers, from checkpoints too.
     assert mixed.run(task, tmp_path / "first").rows == first.rows
     assert mixed.run(task, tmp_path / "second").rows == first.rows

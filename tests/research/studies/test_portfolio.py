@@ -84,6 +84,15 @@ def test_a_past_that_is_not_over_is_refused() -> None:
         portfolio.decide(portfolio.EQUAL, 0, data.rows(rows[:21]), data.rows(rows[20:25]), prices.membership(), TINY)
 
 
+def test_annual_figures_by_hand() -> None:
+    """Along the last axis, whatever stands before it."""
+    returns = 0.02 * np.random.default_rng(0).standard_normal((2, 3, 10))
+    grown = np.prod(1.0 + returns, axis=2) ** (52 / 10) - 1.0
+    np.testing.assert_allclose(portfolio._annual_return(returns), grown, rtol=1e-9)
+    deviation = np.sqrt(52 * ((returns - returns.mean(2, keepdims=True)) ** 2).sum(2) / 9)
+    np.testing.assert_allclose(portfolio._volatility(returns), deviation, rtol=1e-9)
+
+
 def test_accounts_by_hand() -> None:
     weights = np.array([[[0.5, 0.5], [0.5, 0.5]]])
     returns = np.array([[0.2, 0.0], [0.0, 0.1]])
