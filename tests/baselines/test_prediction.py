@@ -5,7 +5,7 @@ import pytest
 
 import drolayers as dro
 from drolayers.baselines import FullKnowledge, MeanPrediction, PredictionFocused
-from drolayers.baselines.base import split
+from drolayers.learning.data import Examples, matrix, split
 from research.problems import Newsvendor, Portfolio
 from tests.baselines.problems import Shop, sales
 
@@ -80,15 +80,15 @@ def test_validation_data_are_a_pair(wrong) -> None:
 def test_a_share_is_held_out_and_the_rest_keeps_its_order() -> None:
     Z, Y = sales(20)
     Z[:, 0] = np.arange(20)
-    training, held_out = split(Shop().problem, Z, Y, None, 0.3, 0)
+    training, held_out = split(Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.3, 0)
     first, second = (part.Z[:, 0].tolist() for part in (training, held_out))
     assert (len(first), len(second)) == (14, 6)
     assert sorted(first + second) == list(range(20))
     assert (first, second) == (sorted(first), sorted(second))
     assert second not in (list(range(6)), list(range(14, 20)))
     np.testing.assert_array_equal(held_out.Y, Y[np.array(second, dtype=int)])
-    assert split(Shop().problem, Z, Y, None, 0.3, 1)[1].Z[:, 0].tolist() != second
-    assert split(Shop().problem, Z, Y, None, 0.0, 0)[1] is None
+    assert split(Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.3, 1)[1].Z[:, 0].tolist() != second
+    assert split(Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.0, 0)[1] is None
 
 
 def test_one_seed_one_result() -> None:

@@ -193,7 +193,11 @@ class Nameless:
     def best(self) -> None: ...
 
 
-@pytest.mark.parametrize("wrong", [object(), Nameless(), Counted, SCIP, 3, None], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [object(), Nameless(), Counted, SCIP, 3, None],
+    ids=["object", "nameless", "class", "factory", "number", "None"],
+)
 def test_what_is_no_oracle_is_refused(wrong: object) -> None:
     with pytest.raises(ModelError, match=r"is no oracle: it must be a name or an object with name and best\(") as said:
         make_oracle(wrong)  # type: ignore[arg-type]
