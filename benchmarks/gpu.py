@@ -84,7 +84,7 @@ def timed(engine: Engine, problem: DecisionProblem, theta: Tensor, calls: int) -
 def difference(problem: DecisionProblem, theta: Tensor, values: Tensor) -> float:
     """The largest relative difference to Clarabel's optimal values on a sample of the batch."""
     chosen = torch.linspace(0, len(theta) - 1, min(SAMPLE, len(theta))).long()
-    _, features = problem.features(theta[chosen.to(theta.device)].cpu())
+    features = problem.features(theta[chosen.to(theta.device)].cpu())
     program = problem.program
     data = program.values(features)
     raw = Clarabel().solve(program, data)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from drolayers.ambiguity.base import Nominal
+from drolayers.ambiguity.nominal import Pair
 from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
@@ -191,7 +191,7 @@ class DROLayer(nn.Module):
         rule = make_engine(self.engine.solver, gradient).gradient
         self.engine, self._solver = replace(self.engine, gradient=rule), replace(self._solver, gradient=rule)
 
-    def forward(self, theta: Theta, nominal: Nominal | None = None) -> Decision:
+    def forward(self, theta: Theta, nominal: Pair | None = None) -> Decision:
         """Decide for a batch of ambiguity sets.
 
         Args:
@@ -203,7 +203,7 @@ class DROLayer(nn.Module):
             raise SolveError(decision.statuses)
         return decision
 
-    def _continuous(self, theta: Theta, nominal: Nominal | None) -> Decision:
+    def _continuous(self, theta: Theta, nominal: Pair | None) -> Decision:
         """One candidate, the optimum."""
         solution = self.problem.solve(theta, nominal, engine=self._solver)
         dtype = self.problem.ambiguity.flat(theta).dtype
@@ -218,10 +218,10 @@ class DROLayer(nn.Module):
             derivative=lambda: solution.derivative[:, None],
         )
 
-    def _mixed_integer(self, theta: Theta, nominal: Nominal | None) -> Decision:
+    def _mixed_integer(self, theta: Theta, nominal: Pair | None) -> Decision:
         """The T best points, draws around them, and their energies."""
         problem, program = self.problem, self.problem.program
-        flat, features = problem.features(theta, nominal)
+        flat, around, features = problem.given(theta, nominal)
         values = program.values(features)
         points = self._every_point() if self.training else None
         if points is not None:
@@ -231,7 +231,7 @@ class DROLayer(nn.Module):
             found, draws = self._sample(values.detach())
             slots = Slots.around(program, values, found, draws, self._solver)
             log_prob = draws.log_prob
-        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, nominal, self.oracle)
+        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, around, self.oracle)
         temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
         # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.elementary import Ridges, Separate
 from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
 from drolayers.ambiguity.moments import grouped_squares
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
 from drolayers.conic import make_engine
@@ -204,7 +205,7 @@ class MomentSet(AmbiguitySet):
         low = [s <= FLOOR for s, m in zip(self.sigmas(theta), self.moments, strict=True) if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
         """Min over y ∈ Ξ of max (ρ_i(y) - ρ_i)/scale_i: by Jensen, a set that holds a distribution holds its mean.
 
         Here ρ_i(y) = g_i(y)^(1/p) and ρ_i = σ_i^(1/p), so that everything scales with the data.

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from drolayers.ambiguity.base import Nominal
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.schedule import RateSchedule, SmoothingSchedule, TemperatureSchedule

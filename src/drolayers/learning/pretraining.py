@@ -21,8 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Nominal
+from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.ambiguity.nominal import Pair
 
 
 class PredictionLoss:
@@ -50,7 +51,7 @@ class PredictionLoss:
     def __call__(
         self,
         theta: Float[Tensor, "batch theta"],
-        nominal: Nominal,
+        nominal: Pair,
         phase: Literal["location", "bound"],
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
@@ -71,7 +72,7 @@ class PredictionLoss:
         assert isinstance(self.ambiguity, MomentSet)
         return [moment.sigma is None for moment in self.ambiguity.moments for _ in range(moment.bounds)]
 
-    def _expected(self, theta: Tensor, nominal: Nominal) -> Float[Tensor, "batch bound"]:
+    def _expected(self, theta: Tensor, nominal: Pair) -> Float[Tensor, "batch bound"]:
         """E_Q[g_i(y, α_i)] of the bounds that are learnt."""
         assert isinstance(self.ambiguity, MomentSet)
         atoms, weights = nominal

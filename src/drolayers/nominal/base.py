@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 
@@ -102,9 +103,7 @@ class NominalDistribution(nn.Module, ABC):
         constant = deviation <= 1e-12 * covariates.abs().amax(0)
         return mean, torch.where(constant, torch.ones_like(deviation), deviation)
 
-    def forward(
-        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None
-    ) -> tuple[Float[Tensor, "batch atom dim"], Float[Tensor, "batch atom"]]:
+    def forward(self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None) -> Nominal:
         """Atoms, heaviest first, and their weights, which add up to one; in the type and on the device of ``z``.
 
         Args:
@@ -125,7 +124,7 @@ class NominalDistribution(nn.Module, ABC):
             # Atoms without weight may be anything; a copy of the heaviest lies in every support that the others do.
             index = torch.where(weights > 0, index, index[:, :1])
             weights = weights / weights.sum(1, keepdim=True)
-            return self.outcomes[index].to(z), weights.to(z)
+            return Nominal(self.outcomes[index], weights).to(z)
 
     def _standardised(self, z: Tensor) -> Tensor:
         """Checked covariates in the units of the training data."""

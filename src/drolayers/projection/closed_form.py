@@ -15,9 +15,10 @@ from torch import Tensor
 from drolayers.ambiguity.composite import Scaled
 from drolayers.ambiguity.elementary import Ridge, Separate
 from drolayers.ambiguity.moment import Moment
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Identity, PNorm, Power, Square
 from drolayers.projection.root import decreasing_root, implicit
-from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Rule, Task, Values, expectation
 
 SLACK = 1e-12
 """Relative excess of a fixed bound that is put down to rounding."""
@@ -61,11 +62,11 @@ class Coordinates:
     direction: NDArray[np.float64] | None
     label: NDArray[np.int64]
 
-    def of(self, cloud: Cloud) -> Float[Tensor, "batch atom coordinate"]:
+    def of(self, nominal: Nominal) -> Float[Tensor, "batch atom coordinate"]:
         """The atoms in these coordinates."""
         if self.direction is not None:
-            return cloud.atoms @ torch.as_tensor(self.direction).to(cloud.atoms)[:, None]
-        return cloud.atoms if self.index is None else cloud.atoms[..., self.index]
+            return nominal.atoms @ torch.as_tensor(self.direction).to(nominal.atoms)[:, None]
+        return nominal.atoms if self.index is None else nominal.atoms[..., self.index]
 
 
 def _coordinates(moment: Moment, dim: int) -> Coordinates | None:
@@ -86,11 +87,11 @@ class Clip(Rule):
 
     task: Task
 
-    def summarise(self, cloud: Cloud) -> Cloud:
+    def summarise(self, nominal: Nominal) -> Nominal:
         """The distribution itself."""
-        return cloud
+        return nominal
 
-    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
+    def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
         """From the moment's values at the atoms."""
         return self.task.require(expectation(self.task.moment, alpha, summary))
 
@@ -109,9 +110,9 @@ class HalfSpace(Rule):
     task: Task
     factor: float
 
-    def summarise(self, cloud: Cloud) -> Float[Tensor, "batch dim"]:
+    def summarise(self, nominal: Nominal) -> Float[Tensor, "batch dim"]:
         """The mean."""
-        return self.factor * cloud.mean(cloud.atoms)
+        return self.factor * nominal.mean(nominal.atoms)
 
     def needed(self, alpha: Values, summary: Tensor) -> Float[Tensor, "batch bound"]:
         """μᵀȳ."""
@@ -145,11 +146,11 @@ class SquaredDeviation(Rule):
     factor: float
     coordinates: Coordinates
 
-    def summarise(self, cloud: Cloud) -> tuple[Tensor, Tensor]:
+    def summarise(self, nominal: Nominal) -> tuple[Tensor, Tensor]:
         """Mean, coordinate by coordinate, and variance, bound by bound."""
-        points = self.coordinates.of(cloud)
-        mean = cloud.mean(points)
-        return mean, self._by_bound(cloud.mean((points - mean[:, None]) ** 2))
+        points = self.coordinates.of(nominal)
+        mean = nominal.mean(points)
+        return mean, self._by_bound(nominal.mean((points - mean[:, None]) ** 2))
 
     def needed(self, alpha: Values, summary: tuple[Tensor, Tensor]) -> Float[Tensor, "batch bound"]:
         """‖μ - ȳ‖² + v."""

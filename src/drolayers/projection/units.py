@@ -18,8 +18,9 @@ from drolayers.ambiguity.composite import Maximum, Scaled, Sum
 from drolayers.ambiguity.conic_moment import Conic
 from drolayers.ambiguity.elementary import Image, Ridge, Separate
 from drolayers.ambiguity.moment import Leaves, Moment
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Constraints
-from drolayers.projection.rule import Cloud, Values, expectation
+from drolayers.projection.rule import Values, expectation
 
 Power = Callable[[float], cp.Expression]
 """From e to s^(-e), as a CVXPY expression."""
@@ -70,16 +71,16 @@ def written(moment: Moment, y: cp.Expression, leaves: Leaves, power: Power) -> t
     return (sum(parts[1:], parts[0]) if isinstance(moment, Sum) else cp.maximum(*parts)), constraints
 
 
-def size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
+def size(moment: Moment, alpha: Values, nominal: Nominal) -> Float[Tensor, "batch"]:
     """S: the size of deviations, from the expectations of all members; one where they vanish."""
-    found = _size(moment, alpha, cloud) if known(moment) else torch.ones_like(cloud.weights[:, 0])
+    found = _size(moment, alpha, nominal) if known(moment) else torch.ones_like(nominal.weights[:, 0])
     return torch.where((found > 0) & found.isfinite(), found, torch.ones_like(found)).detach()
 
 
-def _size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
+def _size(moment: Moment, alpha: Values, nominal: Nominal) -> Float[Tensor, "batch"]:
     if isinstance(moment, Scaled):
-        return _size(moment.member, alpha, cloud)
+        return _size(moment.member, alpha, nominal)
     if isinstance(moment, Sum | Maximum):
         members = enumerate(moment.members)
-        return torch.stack([_size(m, moment.leaves_of(j, alpha), cloud) for j, m in members]).amax(0)
-    return expectation(moment, alpha, cloud).detach().abs().amax(1) ** (1.0 / moment.degree)
+        return torch.stack([_size(m, moment.leaves_of(j, alpha), nominal) for j, m in members]).amax(0)
+    return expectation(moment, alpha, nominal).detach().abs().amax(1) ** (1.0 / moment.degree)
