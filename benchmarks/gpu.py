@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -121,7 +120,7 @@ def main() -> None:
         for engine in arguments.engines:
             try:
                 made = make_engine(engine)
-                made = replace(made, solver=made.solver.with_tolerance(arguments.tolerance))
+                made = made.with_tolerance(arguments.tolerance)
                 forward, backward, values, solution = timed(made, problem, theta, arguments.calls)
             except Exception as error:  # a peer that is missing or fails is a line of the table
                 print(f"{label:24s} {engine:8s} {type(error).__name__}: {str(error).splitlines()[0][:90]}", flush=True)

@@ -187,7 +187,6 @@ def test_no_items_at_all(samples: int | str) -> None:
         ({"proposal": "stratified"}, "proposal"),
         ({"on_failure": "ignore"}, "on_failure"),
         ({"engine": make_engine(), "gradient": "smoothed"}, "Engine"),
-        ({"engine": make_engine(), "on_failure": "raise"}, "Engine"),
     ],
 )
 def test_settings_are_checked(settings: dict, said: str) -> None:
@@ -341,7 +340,7 @@ def test_a_decision_that_runs_away(samples: int | str) -> None:
 @pytest.mark.parametrize("samples", MODES)
 def test_failures_raise_on_request(samples: int | str) -> None:
     case = separated()
-    layer = layer_of(case, samples=samples, on_failure="raise")
+    layer = layer_of(case, samples=samples, engine=make_engine(), on_failure="raise")
     assert bool(layer(case.theta[[0, 2]]).ok.all())
     with pytest.raises(dro.SolveError, match="EMPTY_SET") as caught:
         layer(case.theta)

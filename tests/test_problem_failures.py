@@ -13,7 +13,6 @@ from torch import Tensor
 import drolayers as dro
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
-from drolayers.conic import make_engine
 from drolayers.status import Status
 
 m = dro.moments
@@ -359,9 +358,9 @@ def test_raise_lists_the_items() -> None:
     problem, _ = newsvendor(squares, UNIT)
     theta = tensor(GOOD, EMPTY, GOOD, [0.5, 0.5, -1.0])
     with pytest.raises(dro.SolveError, match=r"2 of 4 items .*1: EMPTY_SET, 3: EMPTY_SET.*dro\.Projection") as caught:
-        problem.solve(theta, engine=make_engine(on_failure="raise"))
+        problem.solve(theta, on_failure="raise")
     assert caught.value.items == {1: EMPTY_SET, 3: EMPTY_SET}
-    assert problem.solve(theta[[0, 2]], engine=make_engine(on_failure="raise")).statuses == [OPTIMAL] * 2
+    assert problem.solve(theta[[0, 2]], on_failure="raise").statuses == [OPTIMAL] * 2
 
 
 def test_nothing_but_bad_items_and_nothing_at_all() -> None:

@@ -15,19 +15,20 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet, Rows
 from drolayers.ambiguity.moment import columns
 from drolayers.ambiguity.nominal import Nominal, Pair
-from drolayers.conic import ConeProgram, Engine, Solution, make_engine
+from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.conic.elastic import endless
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
-from drolayers.errors import ModelError, ShapeError, SolveError
+from drolayers.errors import ModelError, ShapeError
 from drolayers.integer import Oracle, make_oracle
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution, worst_distribution
-from drolayers.status import Status
+from drolayers.status import Status, usable
+from drolayers.statuses import OnFailure
 from drolayers.support import Layout
 
 Decision = Mapping[cp.Variable, Tensor]
@@ -82,10 +83,10 @@ class DecisionProblem:
         problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *constraints_all])
         self.program: ConeProgram = compile_program(problem, ambiguity.features)
         self._loss = TorchCost(cost)
-        self._engine = make_engine()
+        self._engine = default_engine()
         self._decisions = Decisions(self.constraints, self.variables, self.program, self._engine)
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
-        self._careful = replace(self._engine, solver=self._engine.solver.with_tolerance(1e-12))
+        self._careful = self._engine.with_tolerance(1e-12)
 
     @property
     def conservative(self) -> bool:
@@ -136,6 +137,7 @@ class DecisionProblem:
         nominal: Pair | None = None,
         fixed: Tensor | None = None,
         engine: Engine | None = None,
+        on_failure: OnFailure = "mask",
     ) -> Solution:
         """Solve the continuous problem for a batch of sets, with integer variables relaxed or fixed.
 
@@ -144,14 +146,11 @@ class DecisionProblem:
             nominal: atoms and weights, where the set needs them.
             fixed: values for the integer columns of ``program``.
             engine: how to solve; the default engine with exact gradients unless given.
+            on_failure: "mask" (NaN, no gradient, a status) or "raise" (a ``SolveError``).
         """
         flat, around, features = self.given(theta, nominal)
-        engine = engine or self._engine
-        solution = replace(engine, on_failure="mask").solve(self.program, features, fixed)
-        solution = solution.masked(self.diagnose(solution, flat, around, fixed))
-        if engine.on_failure == "raise" and not bool(solution.ok.all()):
-            raise SolveError(solution.statuses)
-        return solution
+        solution = (engine or self._engine).solve(self.program, features, fixed)
+        return solution.masked(self.diagnose(solution, flat, around, fixed)).checked(on_failure)
 
     def diagnose(
         self, solution: Solution, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None = None
@@ -194,7 +193,7 @@ class DecisionProblem:
         self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None
     ) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
-        status, ok = status.clone(), status <= int(Status.INACCURATE)
+        status, ok = status.clone(), usable(status)
         look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(theta.detach())
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
@@ -269,8 +268,7 @@ class DecisionProblem:
         solution, flat, status = self._evaluate(x, theta, nominal)
         value = solution.objective
         infinite = (status == int(Status.UNBOUNDED)).to(value.device)
-        usable = (status <= int(Status.INACCURATE)).to(value.device)
-        value = torch.where(usable, value, torch.full_like(value, torch.nan))
+        value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
         value = torch.where(infinite, torch.full_like(value, torch.inf), value)
         return value.to(torch.promote_types(flat.dtype, torch.float32))
 
@@ -287,10 +285,10 @@ class DecisionProblem:
             da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
             detached = {k: v.detach() for k, v in self._checked(x).items()}
             solution, _, status = self._evaluate(detached, flat, around, (da, db))
-            usable = status <= int(Status.INACCURATE)
-            total = torch.where(usable, solution.objective, torch.zeros_like(solution.objective)).sum()
+            ok = usable(status)
+            total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
-        masses = torch.where(usable[:, None], masses, zero + torch.nan)
+        masses = torch.where(ok[:, None], masses, zero + torch.nan)
         weights = torch.ones(batch, 1) if around is None else around.weights
         slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)

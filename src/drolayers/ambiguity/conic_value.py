@@ -10,7 +10,7 @@ import cvxpy as cp
 import torch
 from torch import Tensor
 
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.status import Status
@@ -31,7 +31,7 @@ def epigraph_value(moment: Conic, y: Tensor, leaves: Mapping[str, Tensor]) -> Te
         tensors[n].expand(*batch, *tensors[n].shape[tensors[n].dim() - own[n] :]).reshape(batch.numel(), -1)
         for n in names
     ]
-    solution = make_engine().solve(program, torch.cat([f.to(y) for f in flat], 1))
+    solution = default_engine().solve(program, torch.cat([f.to(y) for f in flat], 1))
     # Where no u will do g is infinite, as is the recession of what grows faster than linearly.
     infinite = torch.full_like(solution.objective, torch.inf)
     value = torch.where(solution.status == int(Status.INFEASIBLE), infinite, solution.objective)

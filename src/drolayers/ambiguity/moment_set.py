@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -20,7 +20,7 @@ from drolayers.ambiguity.moments import grouped_squares
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Multiplier, Term
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
@@ -230,8 +230,7 @@ class MomentSet(AmbiguitySet):
 
     def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor) -> Float[Tensor, "batch"]:
         """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support."""
-        engine = make_engine()
-        engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
+        engine = default_engine().with_tolerance(1e-11)
         own = [theta[:, where] for group in self._groups for name, where in group.columns.items() if name != "sigma"]
         return engine.solve(self._emptiness_program, torch.cat([*own, rho, scale, size], 1)).objective / size[:, 0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -19,7 +19,7 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, Outer, PNorm, Sign, Square
 from drolayers.ambiguity.terms import Contribution, Parts, SeparateTerm, Term
 from drolayers.checks import whole
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
@@ -145,8 +145,7 @@ class Wasserstein(AmbiguitySet):
         distance = torch.zeros_like(weights)
         outside = self.y.support.violation(atoms) > 0
         if bool(outside.any()):
-            engine = make_engine()
-            engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
+            engine = default_engine().with_tolerance(1e-11)
             found = engine.solve(self._distance_program, atoms[outside]).objective
             distance[outside] = found.clamp(min=0.0)
         return (weights * distance**self.order).sum(1) ** (1.0 / self.order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal, final, overload
 
 import numpy as np
@@ -89,7 +88,8 @@ class Projection(nn.Module):
         self.rules: tuple[Rule, ...] = ()
         if isinstance(ambiguity, MomentSet):
             self._names = _public_names(ambiguity)
-            careful = _careful(make_engine(engine))
+            # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
+            careful = make_engine(engine).with_tolerance(_TOLERANCE)
             self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
 
     def _tasks(self, ambiguity: MomentSet) -> list[Task]:
@@ -195,11 +195,6 @@ class Projection(nn.Module):
             "widen the support, or clean the outcomes."
         )
         report.note(outside.any(1), Status.INFEASIBLE, sentence)
-
-
-def _careful(engine: Engine) -> Engine:
-    """Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations."""
-    return replace(engine, solver=engine.solver.with_tolerance(_TOLERANCE))
 
 
 def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:
