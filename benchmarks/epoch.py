@@ -41,15 +41,12 @@ class TimedOracle:
     """Our oracle, under the stopwatch."""
 
     def __init__(self, watch: Stopwatch) -> None:
-        self.inner, self.watch = BranchAndBound(), watch
+        self.inner, self.watch, self.name = BranchAndBound(), watch, "timed"
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def top_values(self, *arguments: Any) -> Any:
+    def best(self, *arguments: Any) -> Any:
         """The T best points."""
         with self.watch.stage("integer"):
-            return self.inner.top_values(*arguments)
+            return self.inner.best(*arguments)
 
 
 def ours(pipeline: Pipeline, data: PortfolioData, batches: int | None, watch: Stopwatch) -> tuple[int, int]:

@@ -26,9 +26,7 @@ import torch
 from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.errors import DROError
-from drolayers.integer import BranchAndBound, Candidates, Oracle
-from drolayers.integer.gurobi import Gurobi
-from drolayers.integer.scip import SCIP
+from drolayers.integer import SCIP, BranchAndBound, Candidates, Gurobi, Oracle
 
 COUNT = 3
 GROUP = 4
@@ -85,7 +83,7 @@ def compare(ours: Candidates, theirs: Candidates) -> str:
 def timed(oracle: Oracle, program: ConeProgram, theta: torch.Tensor) -> tuple[Candidates, float]:
     """Candidates, and the processor time that they took."""
     start = time.process_time()
-    found = oracle.top(program, theta, COUNT)
+    found = oracle.best(program, program.values(theta), COUNT)
     return found, time.process_time() - start
 
 

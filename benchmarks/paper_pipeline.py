@@ -18,7 +18,7 @@ from cvxpylayers.torch import CvxpyLayer
 from torch import Tensor
 
 from drolayers.conic.compile import compile_program
-from drolayers.integer.scip import SCIP
+from drolayers.integer import SCIP
 
 STAGES = ("learning", "projection", "integer", "layer", "backward")
 
@@ -114,7 +114,7 @@ def run_paper_pipeline(
     with watch.stage("projection"):
         means, bounds = layer(raw[:, :assets], raw[:, assets:], atoms)
     with watch.stage("integer"):
-        found = oracle.top(micp, torch.cat([means, bounds.clamp(min=0)], 1).detach(), candidates)
+        found = oracle.best(micp, micp.values(torch.cat([means, bounds.clamp(min=0)], 1).detach()), candidates)
     # S draws an item, half of them among the best: which ones makes no difference to the time.
     points = torch.as_tensor(rng.integers(0, 2, (items, samples, lots)), dtype=torch.float64)
     half = min(samples // 2, found.points.shape[1])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
-from drolayers.integer import Oracle, make_oracle
+from drolayers.integer import Oracle, feasible_points
 from drolayers.integer.enumeration import all_points, box_size
 from drolayers.status import Status
 
@@ -67,7 +67,7 @@ class Decisions:
     def integers_exist(self, oracle: Oracle) -> bool:
         """Whether some integer decision satisfies the constraints, checked once."""
         if self._some_integers is None:
-            found = oracle.top(self.program, _nothing(1), 1)
+            found = oracle.best(self.program, self.program.values(_nothing(1)), 1)
             self._some_integers = int(found.status[0]) != int(Status.INFEASIBLE)
         return self._some_integers
 
@@ -77,8 +77,8 @@ class Decisions:
             return None
         if self._points is None:
             box = torch.as_tensor(all_points(self.problem, ALL))
-            oracle = make_oracle("enumeration", self.engine)
-            self._points = box[oracle.is_feasible(self.program, _nothing(1), box[None][:, :, self._order])[0]]
+            ours, values = box[None][:, :, self._order], self.program.values(_nothing(1))
+            self._points = box[feasible_points(self.engine, self.program, values, ours)[0]]
         return None if limit is not None and self._points.shape[0] > limit else self._points
 
     @cached_property

@@ -249,7 +249,7 @@ class DROLayer(nn.Module):
         """The oracle's best points and draws around them, if any; without training, the optimum alone."""
         program = self.problem.program
         assert self.oracle is not None
-        found = self.oracle.top_values(program, values, self.candidates if self.training else 1)
+        found = self.oracle.best(program, values, self.candidates if self.training else 1)
         if not self.training or not self._count:
             return found, Draws(found.points, torch.zeros_like(found.objective), found.valid)
         lower, upper = program.integer_bounds

@@ -27,11 +27,7 @@ from drolayers.conic.solvers.polished import Polished
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import ACCEPT
 from drolayers.errors import ModelError
-from drolayers.integer.branch_and_bound import BranchAndBound
-from drolayers.integer.enumeration import Enumeration
-from drolayers.integer.gurobi import Gurobi
-from drolayers.integer.highs import HiGHS
-from drolayers.integer.scip import SCIP
+from drolayers.integer import SCIP, BranchAndBound, Enumeration, Gurobi, HiGHS, Oracle, feasible_points
 from drolayers.status import Derivative, Status
 from tests.conic.checks import assert_agrees, assert_gradient, central_differences, symmetric_matrix
 from tests.conic.families import SEMIDEFINITE, family, moment_block
@@ -397,18 +393,18 @@ def test_integers_beside_a_semidefinite_cone() -> None:
     assert bool(np.isfinite(values).any(1).all())
     assert bool(np.isinf(values).any()), "some points were meant to be infeasible"
     for oracle in (BranchAndBound(), Enumeration()):
-        found = oracle.top(program, theta, 3)
+        found = oracle.best(program, program.values(theta), 3)
         np.testing.assert_array_equal(found.points.numpy(), grid[np.argsort(values, axis=1)[:, :3]])
-    feasible = BranchAndBound().is_feasible(program, theta, torch.tensor(grid).expand(5, -1, -1))
+    feasible = feasible_points(make_engine(), program, program.values(theta), torch.tensor(grid).expand(5, -1, -1))
     np.testing.assert_array_equal(feasible.numpy(), np.isfinite(values))
 
 
-@pytest.mark.parametrize("oracle", [SCIP(), HiGHS(), Gurobi()], ids=lambda oracle: type(oracle).__name__)
-def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: SCIP | HiGHS | Gurobi) -> None:
+@pytest.mark.parametrize("oracle", [SCIP(), HiGHS(), Gurobi()], ids=lambda oracle: oracle.name)
+def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: Oracle) -> None:
     X, c = cp.Variable((2, 2), PSD=True), cp.Parameter(3)
     program = compile_program(mixed(c, cp.Variable(3, boolean=True), X), [c])
     with pytest.raises(ModelError, match=r"cannot handle psd.*oracle='branch_and_bound'"):
-        oracle.top(program, torch.zeros(1, 3), 1)
+        oracle.best(program, program.values(torch.zeros(1, 3)), 1)
 
 
 def test_decision_problems_take_semidefinite_decisions() -> None:

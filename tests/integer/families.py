@@ -9,7 +9,7 @@ import cvxpy as cp
 import numpy as np
 import torch
 
-from drolayers.conic import ConeProgram
+from drolayers.conic import ConeProgram, Values
 from drolayers.conic.compile import compile_program
 
 
@@ -19,6 +19,11 @@ class Family:
 
     program: ConeProgram
     theta: torch.Tensor
+
+    @property
+    def values(self) -> Values:
+        """The numbers of every program."""
+        return self.program.values(self.theta)
 
 
 def portfolio(rng: np.random.Generator, batch: int, assets: int = 24, group: int = 4, mixed: bool = False) -> Family:
@@ -126,6 +131,28 @@ def ties(rng: np.random.Generator, batch: int, items: int = 6) -> Family:
     return _family(problem, [level], [rng.uniform(0, items, (batch, 1))])
 
 
+def prices(rng: np.random.Generator, batch: int, items: int = 5) -> Family:
+    """A matrix for every item of the batch, with zeros where others have none: each has feasible points of its own."""
+    x, extra = cp.Variable(items, boolean=True), cp.Variable(2, nonneg=True)
+    price, room, worth = cp.Parameter(items, nonneg=True), cp.Parameter(nonneg=True), cp.Parameter(items)
+    problem = cp.Problem(
+        cp.Minimize(cp.sum(extra) - worth @ x), [price @ x <= room + extra[0], extra <= 0.5, cp.sum(x) + extra[1] >= 2]
+    )
+    asked = rng.uniform(0.5, 2, (batch, items)) * (rng.uniform(size=(batch, items)) < 0.8)
+    return _family(problem, [price, room, worth], [asked, rng.uniform(0, 2, (batch, 1)), rng.normal(size=asked.shape)])
+
+
+def deviations(rng: np.random.Generator, batch: int, items: int = 5) -> Family:
+    """A cone for every item of the batch."""
+    x, t = cp.Variable(items, boolean=True), cp.Variable()
+    deviation, worth = cp.Parameter(items, nonneg=True), cp.Parameter(items)
+    problem = cp.Problem(
+        cp.Minimize(t - worth @ x), [cp.norm(cp.multiply(deviation, x)) <= t, cp.sum(x) >= 1, t <= 1.5]
+    )
+    values = [rng.uniform(0.5, 2, (batch, items)), rng.uniform(0, 1, (batch, items))]
+    return _family(problem, [deviation, worth], values)
+
+
 FAMILIES: dict[str, Callable[[np.random.Generator, int], Family]] = {
     "portfolio": portfolio,
     "portfolio_single": lambda rng, batch: portfolio(rng, batch, 20, 1),
@@ -138,9 +165,11 @@ FAMILIES: dict[str, Callable[[np.random.Generator, int], Family]] = {
     "integers": integers,
     "pure": pure,
     "ties": ties,
+    "prices": prices,
+    "deviations": deviations,
 }
 
-LINEAR = ("assignment", "covering", "pure", "ties")
+LINEAR = ("assignment", "covering", "pure", "ties", "prices")
 
 
 def _family(problem: cp.Problem, parameters: list[cp.Parameter], values: list[np.ndarray]) -> Family:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field, replace
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
 
+import drolayers as dro
+from drolayers.conic import ConeProgram, Values, make_engine
 from drolayers.errors import ModelError, ShapeError
-from drolayers.integer import Auto, BranchAndBound, Enumeration, Oracle, make_oracle
-from drolayers.integer.gurobi import Gurobi
-from drolayers.integer.highs import HiGHS
-from drolayers.integer.scip import SCIP
+from drolayers.integer import (
+    SCIP,
+    Auto,
+    BranchAndBound,
+    Candidates,
+    Enumeration,
+    Gurobi,
+    HiGHS,
+    Oracle,
+    feasible_points,
+    make_oracle,
+)
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, LINEAR, newsvendor, portfolio
@@ -42,7 +54,7 @@ def test_best_points(oracle: Oracle, name: str) -> None:
         pytest.skip("HiGHS takes linear programs only")
     family = FAMILIES[name](np.random.default_rng(11), 3)
     expected = brute_force(family.program, family.theta)
-    found = oracle.top(family.program, family.theta, 3)
+    found = oracle.best(family.program, family.values, 3)
     assert_contract(family.program, family.theta, found, 3)
     # Two points closer than a solver's tolerance may be confused by it; SCIP's is the coarsest.
     assert_same_values(found, expected, 1e-5 if oracle.name == "scip" else 1e-6 if oracle.name == "gurobi" else 1e-7)
@@ -53,27 +65,49 @@ def test_best_points(oracle: Oracle, name: str) -> None:
 
 def test_fewer_points_than_asked(oracle: Oracle) -> None:
     family = FAMILIES["assignment"](np.random.default_rng(1), 2)
-    found = oracle.top(family.program, family.theta, 9)
+    found = oracle.best(family.program, family.values, 9)
     assert found.valid.sum(1).tolist() == [6, 6]
     assert found.statuses == [Status.OPTIMAL] * 2
     assert bool(found.objective[:, 6:].isinf().all())
 
 
-def test_single_precision_and_values_at_hand(oracle: Oracle) -> None:
+def test_single_precision_and_a_graph(oracle: Oracle) -> None:
     family = FAMILIES["covering"](np.random.default_rng(2), 3)
     theta = family.theta.float()
-    one = oracle.top(family.program, theta, 2)
-    two = oracle.top_values(family.program, family.program.values(theta), 2)
+    one = oracle.best(family.program, family.program.values(theta), 2)
+    two = oracle.best(family.program, family.program.values(theta.requires_grad_()), 2)
     assert one.objective.dtype == torch.float64
+    assert not two.objective.requires_grad
     assert torch.equal(one.points, two.points)
     assert torch.equal(one.objective, two.objective)
+
+
+def test_points_that_tie_come_in_lexicographic_order(oracle: Oracle) -> None:
+    family = FAMILIES["ties"](np.random.default_rng(4), 4)
+    found = oracle.best(family.program, family.values, 9)
+    equal = (found.objective[:, 1:] - found.objective[:, :-1]).abs() < 1e-8
+    assert equal.any(1).all()
+    for item, slot in equal.nonzero().tolist():
+        assert found.points[item, slot].tolist() < found.points[item, slot + 1].tolist()
+
+
+@pytest.mark.parametrize("name", ["prices", "deviations"])
+def test_an_item_is_answered_by_its_own_data(oracle: Oracle, name: str) -> None:
+    if oracle.name == "highs" and name not in LINEAR:
+        pytest.skip("HiGHS takes linear programs only")
+    family = FAMILIES[name](np.random.default_rng(5), 4)
+    together = oracle.best(family.program, family.values, 2)
+    for item in range(4):
+        alone = oracle.best(family.program, family.values[torch.tensor([item])], 2)
+        assert torch.equal(alone.points[0][alone.valid[0]], together.points[item][together.valid[item]])
+        assert alone.statuses[0] == together.statuses[item]
 
 
 def test_nan_fails_alone(oracle: Oracle) -> None:
     family = FAMILIES["pure"](np.random.default_rng(2), 3)
     theta = family.theta.clone()
     theta[1] = torch.nan
-    found = oracle.top(family.program, theta, 2)
+    found = oracle.best(family.program, family.program.values(theta), 2)
     assert found.statuses == [Status.OPTIMAL, Status.FAILED, Status.OPTIMAL]
 
 
@@ -89,25 +123,25 @@ def test_feasibility_is_that_of_a_solve(name: str) -> None:
     for k in range(size.numel() - 1, -1, -1):
         points.append(lower[k] + rest % size[k])
         rest = rest // size[k]
-    found = BranchAndBound().is_feasible(family.program, family.theta, torch.stack(points[::-1], -1).double())
+    found = feasible_points(make_engine(), family.program, family.values, torch.stack(points[::-1], -1).double())
     assert torch.equal(found, expected.gather(1, index))
 
 
-def test_feasibility_of_what_is_no_point(oracle: Oracle) -> None:
+def test_feasibility_of_what_is_no_point() -> None:
     family = FAMILIES["pure"](np.random.default_rng(0), 2)
     theta = family.theta.clone()
     theta[1] = torch.nan
     points = torch.tensor([[0.0, 3, 0, 0], [0.5, 2.5, 0.5, 0], [-1, 2, 0, 1], [6, 0, 0, 0], [1, 1, 0, 1]]).double()
-    found = oracle.is_feasible(family.program, theta, points.expand(2, -1, -1))
+    found = feasible_points(make_engine(), family.program, family.program.values(theta), points.expand(2, -1, -1))
     assert found.tolist() == [[True, False, False, False, True], [False] * 5]
+    with pytest.raises(ShapeError, match="points"):
+        feasible_points(make_engine(), family.program, family.values, torch.zeros(2, 3))
 
 
 def test_bad_requests(oracle: Oracle) -> None:
     family = FAMILIES["pure"](np.random.default_rng(0), 2)
     with pytest.raises(ModelError, match="At least one"):
-        oracle.top(family.program, family.theta, 0)
-    with pytest.raises(ShapeError, match="points"):
-        oracle.is_feasible(family.program, family.theta, torch.zeros(2, 3))
+        oracle.best(family.program, family.values, 0)
 
 
 def test_auto_says_what_it_chose() -> None:
@@ -116,7 +150,7 @@ def test_auto_says_what_it_chose() -> None:
     small, large = portfolio(np.random.default_rng(0), 2, 20, 4), newsvendor(np.random.default_rng(0), 2)
     assert auto.choose(small.program).name == "enumeration"
     assert auto.choose(large.program).name == "branch_and_bound"
-    found = auto.top(large.program, large.theta, 1)
+    found = auto.best(large.program, large.values, 1)
     assert found.oracle == "branch_and_bound"
     assert "branch_and_bound" in repr(found)
 
@@ -128,14 +162,49 @@ def test_registry() -> None:
     assert make_oracle(mine) is mine
     with pytest.raises(ModelError, match="no oracle 'cplex'"):
         make_oracle("cplex")
-    with pytest.raises(ModelError, match="is no oracle"):
-        make_oracle(object())  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An oracle as a user might write one: it has a name and ``best``, and nothing else."""
+
+    asked: list[int] = field(default_factory=list)
+    name: str = "counted"
+
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        self.asked.append(count)
+        return replace(Enumeration().best(program, values, count), oracle=self.name)
+
+
+def test_an_oracle_of_the_users_own_in_the_layer() -> None:
+    y = dro.Uncertain(3)
+    lots = cp.Variable(3, boolean=True, name="lots")
+    problem = dro.DecisionProblem(-y @ lots, [cp.sum(lots) <= 2], dro.MomentSet.grouped(y, 3))
+    theta = torch.tensor([[1.0, 2.0, 3.0, 0.1], [3.0, 1.0, 2.0, 0.1]], dtype=torch.float64)
+    mine = Counted()
+    layer = dro.DROLayer(problem, candidates=2, samples=2, enumerate_up_to=0, oracle=mine)
+    assert torch.equal(layer(theta).best[lots], dro.DROLayer(problem)(theta).best[lots])
+    decision = layer.eval()(theta)
+    assert decision.oracle is not None
+    assert decision.oracle.oracle == "counted"
+    assert mine.asked == [2, 1]
+
+
+class Nameless:
+    def best(self) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [object(), Nameless(), Counted, SCIP, 3, None], ids=repr)
+def test_what_is_no_oracle_is_refused(wrong: object) -> None:
+    with pytest.raises(ModelError, match=r"is no oracle: it must be a name or an object with name and best\(") as said:
+        make_oracle(wrong)  # type: ignore[arg-type]
+    assert "\n" not in str(said.value)
 
 
 def test_cones_that_a_solver_cannot_represent() -> None:
     family = portfolio(np.random.default_rng(0), 2)
     with pytest.raises(ModelError, match="soc"):
-        HiGHS(jobs=1).top(family.program, family.theta, 1)
+        HiGHS(jobs=1).best(family.program, family.values, 1)
 
 
 def test_too_large_for_the_free_licence() -> None:
@@ -144,10 +213,10 @@ def test_too_large_for_the_free_licence() -> None:
         pytest.skip("a full licence is installed")
     family = portfolio(np.random.default_rng(0), 1, 200, 4)
     with pytest.raises(ModelError, match="licence"):
-        Gurobi(jobs=1).top(family.program, family.theta, 1)
+        Gurobi(jobs=1).best(family.program, family.values, 1)
 
 
 def test_a_large_box_is_not_enumerated() -> None:
     family = portfolio(np.random.default_rng(0), 1, 120, 4)
     with pytest.raises(ModelError, match="branch_and_bound"):
-        Enumeration().top(family.program, family.theta, 1)
+        Enumeration().best(family.program, family.values, 1)

@@ -46,7 +46,7 @@ def test_division_partitions_a_box() -> None:
 def test_bounds_hold_at_all_points_of_all_boxes(name: str) -> None:
     rng = np.random.default_rng(1)
     family = FAMILIES[name](rng, 4)
-    program, values = family.program, family.program.values(family.theta)
+    program, values = family.program, family.values
     truth, grid = brute_force(program, family.theta).numpy(), all_points(program, 10_000)
     components = Components.of(program)
     tables = Tables.of(program, values, components)
@@ -81,7 +81,7 @@ def test_bounds_hold_at_all_points_of_all_boxes(name: str) -> None:
 @pytest.mark.parametrize(("name", "free"), [("portfolio", 2), ("portfolio_single", 0), ("assignment", 0)])
 def test_tables_are_exact(name: str, free: int) -> None:
     family = FAMILIES[name](np.random.default_rng(2), 3)
-    values = family.program.values(family.theta)
+    values = family.values
     components = Components.of(family.program)
     tables = Tables.of(family.program, values, components)
     assert tables.free.size == free
@@ -102,13 +102,13 @@ def test_tables_are_exact(name: str, free: int) -> None:
 @pytest.mark.parametrize(("name", "complete"), [("portfolio", True), ("newsvendor", True), ("pure", True)])
 def test_arithmetic_decides_feasibility_where_it_can(name: str, complete: bool) -> None:
     family = FAMILIES[name](np.random.default_rng(2), 3)
-    assert Screen.of(family.program, family.program.values(family.theta)).complete is complete
+    assert Screen.of(family.program, family.values).complete is complete
 
 
 def test_the_checks_can_fail() -> None:
     family = newsvendor(np.random.default_rng(0), 3)
     expected = brute_force(family.program, family.theta)
-    found = BranchAndBound().top(family.program, family.theta, 3)
+    found = BranchAndBound().best(family.program, family.values, 3)
     assert_same_values(found, expected)
     with pytest.raises(AssertionError):
         assert_same_values(replace(found, objective=found.objective * (1 + 1e-6)), expected)

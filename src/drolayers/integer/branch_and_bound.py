@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
-from drolayers.integer.feasibility import feasible_points
-from drolayers.integer.oracle import Candidates, check_count
+from drolayers.integer.oracle import Candidates, check_positive
 from drolayers.integer.search import Search
 
 
@@ -36,31 +32,8 @@ class BranchAndBound:
     def __post_init__(self) -> None:
         if self.node_limit is not None and self.node_limit < 1:
             raise ModelError(f"node_limit must be at least 1, not {self.node_limit}.")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ModelError(f"time_limit must be positive, not {self.time_limit}.")
+        check_positive("time_limit", self.time_limit)
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        return Search(
-            self.engine,
-            program,
-            values,
-            check_count(count),
-            node_limit=self.node_limit,
-            time_limit=self.time_limit,
-            fill=self.fill,
-            memory=self.memory,
-        ).run(self.name)
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points, self.memory)
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program."""
+        return Search(self, program, values, count).run()

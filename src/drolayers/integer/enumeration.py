@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Boxes
-from drolayers.integer.feasibility import Screen, feasible_points
-from drolayers.integer.oracle import Candidates, check_count, usable_items
+from drolayers.integer.feasibility import Screen
+from drolayers.integer.oracle import Candidates
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
 
@@ -33,20 +30,12 @@ class Enumeration:
     memory: float = 1e9
     name: str = "enumeration"
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        start, count, batch = time.perf_counter(), check_count(count), len(values)
-        box = all_points(program, self.limit)
-        values, good = usable_items(values)
-        finite = good.cpu().numpy()
-        usable = np.flatnonzero(finite)
-        screen, boxes = Screen.of(program, values), Boxes(self.engine, program, values, self.memory)
-        pool = Pool(program, batch, count)
-        failed, unbounded = np.zeros(batch, dtype=bool), np.zeros(batch, dtype=bool)
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program."""
+        pool, box = Pool(program, values, count), all_points(program, self.limit)
+        usable = np.flatnonzero(pool.good)
+        screen, boxes = Screen.of(program, pool.values), Boxes(self.engine, program, pool.values, self.memory)
+        failed, unbounded = np.zeros((2, len(values)), dtype=bool)
         rounds = relaxations = 0
         # Points are combined with items piece by piece, so that neither product is ever held at once.
         per_piece = max(1, 16 * boxes.chunk // max(1, usable.size))
@@ -65,28 +54,10 @@ class Enumeration:
         status = np.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
         status = np.where(failed, np.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
         status = np.where(unbounded, int(Status.NO_MINIMUM), status)
-        status = np.where(finite, status, int(Status.FAILED))
+        status = np.where(pool.good, status, int(Status.FAILED))
         gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
-        nodes = np.where(finite, box.shape[0], 0)
-        return pool.candidates(
-            values,
-            status,
-            gap,
-            nodes,
-            rounds=rounds,
-            relaxations=relaxations,
-            time=time.perf_counter() - start,
-            oracle=self.name,
-        )
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points, self.memory)
+        nodes = np.where(pool.good, box.shape[0], 0)
+        return pool.candidates(self.name, status, gap, nodes, rounds, relaxations)
 
 
 def box_size(program: ConeProgram) -> float:

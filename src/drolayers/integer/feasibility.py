@@ -18,8 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
-from drolayers.integer.oracle import check_points, usable_items
+from drolayers.integer.oracle import usable_items
 from drolayers.status import Status
 
 Array = np.ndarray
@@ -138,11 +139,19 @@ def feasible_points(
     program: ConeProgram,
     values: Values,
     points: Float[Tensor, "batch candidate integer"],
-    memory: float = 1e9,
 ) -> Bool[Tensor, "batch candidate"]:
-    """Whether integer points admit a feasible continuous part; items with NaN have none."""
-    check_points(program, len(values), points)
-    batch, count, _ = points.shape
+    """Whether integer points admit a feasible continuous part; items with NaN have none.
+
+    Args:
+        engine: solves where arithmetic does not decide.
+        program: the structure that all items share.
+        values: their numbers, ``program.values(theta)``.
+        points: values of ``program.integers``; what is not integral, or outside the box, is not feasible.
+    """
+    batch, integers = len(values), program.integers.numel()
+    if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
+        raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
+    count = points.shape[1]
     values, good = usable_items(values)
     finite = good.cpu().numpy()
     flat = points.detach().cpu().double().reshape(batch * count, -1).numpy()
@@ -156,7 +165,7 @@ def feasible_points(
         key = item[undecided] if screen.common else np.arange(undecided.size)
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         asked = undecided[first]
-        answer[undecided] = admits(Boxes(engine, program, values, memory), item[asked], flat[asked])[inverse]
+        answer[undecided] = admits(Boxes(engine, program, values), item[asked], flat[asked])[inverse]
     return torch.from_numpy(answer.reshape(batch, count)).to(points.device)
 
 

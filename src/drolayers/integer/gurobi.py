@@ -1,128 +1,77 @@
-"""Gurobi, one instance at a time, with its solution pool."""
+"""Gurobi, with its solution pool or with cuts that exclude the points it has found."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.errors import ModelError
-from drolayers.extras import require
-from drolayers.integer.external import Found, Instance, check_cones, exclusion, stacked, top
-from drolayers.integer.feasibility import feasible_points
-from drolayers.integer.oracle import Candidates
+from drolayers.integer.external import External, Found, Job, MIPSolver, one_by_one
+from drolayers.integer.instance import Instance, Row
 from drolayers.status import Status
 
 _TOO_LARGE = 10010
 
 
-@dataclass(frozen=True, eq=False)
-class Gurobi:
-    """The solver Gurobi; its free licence covers small programs (200 variables with cones).
-
-    Args:
-        engine: certifies the points that Gurobi returns.
-        pool: take the best points from one search with a solution pool, instead of excluding one by one.
-        tolerance: feasibility, integrality and gap asked of Gurobi.
-        time_limit: seconds for each solve; None for no limit.
-        jobs: instances at a time, as joblib counts them (-1: all cores).
-    """
-
-    engine: Engine = field(default_factory=make_engine)
-    pool: bool = True
-    tolerance: float = 1e-9
-    time_limit: float | None = None
-    jobs: int = -1
-    name: str = "gurobi"
-
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        require("gurobipy", "gurobi")
-        check_cones(program, frozenset({"zero", "nonneg", "soc"}), True, self.name)
-        worker = _Worker(self.pool, self.tolerance, self.time_limit)
-        return top(worker, self.engine, program, values, count, self.jobs, self.name)
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points)
+def _worker(gurobi: Any, job: Job) -> Found:
+    """Set up, solve, and name what a licence does not cover."""
+    params = {
+        "Threads": 1,
+        "FeasibilityTol": job.tolerance,
+        "IntFeasTol": job.tolerance,
+        "OptimalityTol": job.tolerance,
+        "BarQCPConvTol": job.tolerance,
+        "MIPGap": 0.0,
+        "MIPGapAbs": job.tolerance,
+        "DualReductions": 0,
+    }
+    if job.time_limit is not None:
+        params["TimeLimit"] = job.time_limit
+    if job.pool:
+        params |= {"PoolSearchMode": 2, "PoolSolutions": job.count}
+    with gurobi.Env(params={"OutputFlag": 0, "LogToConsole": 0}) as env, gurobi.Model(env=env) as model:
+        try:
+            for name, value in params.items():
+                model.setParam(name, value)
+            return _points(gurobi, model, job)
+        except gurobi.GurobiError as error:
+            if error.errno != _TOO_LARGE:
+                raise
+            raise ModelError(
+                "The program is larger than this Gurobi licence allows: install a full licence, or use "
+                "oracle='branch_and_bound'."
+            ) from error
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """Solves one instance; can be sent to another process."""
+def _points(gurobi: Any, model: Any, job: Job) -> Found:
+    """One search with a pool, or one search for each point."""
+    x = _build(gurobi, model, job.instance)
 
-    pool: bool
-    tolerance: float
-    time_limit: float | None
+    def solve() -> Found:
+        model.optimize()
+        if model.Status in (gurobi.GRB.UNBOUNDED, gurobi.GRB.INF_OR_UNBD):
+            return Found([], Status.NO_MINIMUM)
+        if not model.SolCount:
+            proven = model.Status == gurobi.GRB.INFEASIBLE
+            return Found([], Status.OPTIMAL if proven else Status.INACCURATE, exhausted=proven)
+        points = []
+        for k in range(model.SolCount if job.pool else 1):
+            model.setParam("SolutionNumber", k)
+            points.append(np.round([x[j].Xn for j in job.instance.integers]))
+        proven = model.Status == gurobi.GRB.OPTIMAL
+        exhausted = proven and job.pool and model.SolCount < job.count
+        return Found(points, Status.OPTIMAL if proven else Status.INACCURATE, exhausted)
 
-    def __call__(self, instance: Instance, count: int, excluded: np.ndarray) -> Found:
-        """Build, solve, read the points."""
-        gurobi = require("gurobipy", "gurobi")
-        with gurobi.Env(params={"OutputFlag": 0, "LogToConsole": 0}) as env, gurobi.Model(env=env) as model:
-            try:
-                return self._solve(gurobi, model, instance, count, excluded)
-            except gurobi.GurobiError as error:
-                if error.errno != _TOO_LARGE:
-                    raise
-                raise ModelError(
-                    "The program is larger than this Gurobi licence allows: install a full licence, or use "
-                    "oracle='branch_and_bound'."
-                ) from error
+    def add(binaries: int, rows: list[Row]) -> None:
+        x.extend(model.addVar(vtype=gurobi.GRB.BINARY) for _ in range(binaries))
+        for columns, coefficients, rhs in rows:
+            terms = (float(a) * x[j] for a, j in zip(coefficients, columns, strict=True))
+            model.addConstr(gurobi.quicksum(terms) <= float(rhs))
+        model.update()
 
-    def _solve(self, gurobi: Any, model: Any, instance: Instance, count: int, excluded: np.ndarray) -> Found:
-        """One search with a pool, or one search for each point."""
-        params = {
-            "Threads": 1,
-            "FeasibilityTol": self.tolerance,
-            "IntFeasTol": self.tolerance,
-            "OptimalityTol": self.tolerance,
-            "BarQCPConvTol": self.tolerance,
-            "MIPGap": 0.0,
-            "MIPGapAbs": self.tolerance,
-            "DualReductions": 0,
-        }
-        if self.time_limit is not None:
-            params["TimeLimit"] = self.time_limit
-        if self.pool:
-            params |= {"PoolSearchMode": 2, "PoolSolutions": count}
-        for name, value in params.items():
-            model.setParam(name, value)
-        x = _build(gurobi, model, instance)
-        for point in excluded:
-            _exclude(gurobi, model, x, instance, point)
-        points: list[np.ndarray] = []
-        while len(points) < count:
-            model.optimize()
-            if model.Status == gurobi.GRB.UNBOUNDED or (model.Status == gurobi.GRB.INF_OR_UNBD):
-                return Found(stacked(points, instance), Status.NO_MINIMUM)
-            if not model.SolCount:
-                proven = model.Status == gurobi.GRB.INFEASIBLE
-                return Found(stacked(points, instance), Status.OPTIMAL if proven else Status.INACCURATE, proven)
-            # A pool may hold one integer point several times, with continuous parts that differ by a tolerance.
-            for k in range(model.SolCount if self.pool else 1):
-                model.setParam("SolutionNumber", k)
-                point = np.round([x[j].Xn for j in instance.integers])
-                if not any(np.array_equal(point, other) for other in points):
-                    points.append(point)
-            proven = model.Status == gurobi.GRB.OPTIMAL
-            if not proven or self.pool:
-                exhausted = proven and model.SolCount < count
-                return Found(stacked(points, instance), Status.OPTIMAL if proven else Status.INACCURATE, exhausted)
-            _exclude(gurobi, model, x, instance, points[-1])
-        return Found(stacked(points, instance), Status.OPTIMAL)
+    return one_by_one(job, solve, add)
 
 
 def _build(gurobi: Any, model: Any, instance: Instance) -> list[Any]:
@@ -152,11 +101,8 @@ def _build(gurobi: Any, model: Any, instance: Instance) -> list[Any]:
     return list(x.tolist())
 
 
-def _exclude(gurobi: Any, model: Any, x: list[Any], instance: Instance, point: np.ndarray) -> None:
-    """Exclude one integer point; new binaries join the end of ``x``."""
-    added, rows = exclusion(instance, point, len(x))
-    x += [model.addVar(vtype=gurobi.GRB.BINARY) for _ in range(added)]
-    for columns, coefficients, rhs in rows:
-        terms = (float(a) * x[j] for a, j in zip(coefficients, columns, strict=True))
-        model.addConstr(gurobi.quicksum(terms) <= float(rhs))
-    model.update()
+Gurobi = partial(
+    External,
+    MIPSolver("gurobi", "gurobipy", frozenset({"zero", "nonneg", "soc"}), _worker, tolerance=1e-9, pool=True),
+)
+"""The solver Gurobi, with the settings of ``External``. Its free licence covers 200 variables where there are cones."""

@@ -2,101 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
-from drolayers.extras import require
-from drolayers.integer.external import Found, Instance, check_cones, exclusion, stacked, top
-from drolayers.integer.feasibility import feasible_points
-from drolayers.integer.oracle import Candidates
+from drolayers.integer.external import External, Found, Job, MIPSolver, one_by_one
+from drolayers.integer.instance import Instance, Row
 from drolayers.status import Status
 
 
-@dataclass(frozen=True, eq=False)
-class HiGHS:
-    """The solver HiGHS; only for linear rows and a linear objective.
+def _worker(highspy: Any, job: Job) -> Found:
+    """Set up, and solve again and again."""
+    solver, kinds = highspy.Highs(), highspy.HighsModelStatus
+    options = {
+        "output_flag": False,
+        "threads": 1,
+        "mip_rel_gap": 0.0,
+        "mip_abs_gap": job.tolerance,
+        "mip_feasibility_tolerance": job.tolerance,
+        "primal_feasibility_tolerance": job.tolerance,
+        "dual_feasibility_tolerance": job.tolerance,
+    }
+    if job.time_limit is not None:
+        options["time_limit"] = job.time_limit
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    _build(highspy, solver, job.instance)
 
-    Args:
-        engine: certifies the points that HiGHS returns.
-        tolerance: feasibility and integrality asked of HiGHS.
-        time_limit: seconds for each solve; None for no limit.
-        jobs: instances at a time, as joblib counts them (-1: all cores).
-    """
+    def solve() -> Found:
+        solver.run()
+        status = solver.getModelStatus()
+        if status == kinds.kInfeasible:
+            return Found([], Status.OPTIMAL, exhausted=True)
+        if status in (kinds.kUnbounded, kinds.kUnboundedOrInfeasible):
+            return Found([], Status.NO_MINIMUM)
+        if status != kinds.kOptimal:
+            return Found([], Status.INACCURATE)
+        x = np.array(solver.getSolution().col_value)
+        return Found([np.round(x[job.instance.integers])], Status.OPTIMAL)
 
-    engine: Engine = field(default_factory=make_engine)
-    tolerance: float = 1e-9
-    time_limit: float | None = None
-    jobs: int = -1
-    name: str = "highs"
+    def add(binaries: int, rows: list[Row]) -> None:
+        for _ in range(binaries):
+            solver.addVar(0.0, 1.0)
+            solver.changeColIntegrality(solver.getNumCol() - 1, highspy.HighsVarType.kInteger)
+        for columns, coefficients, rhs in rows:
+            solver.addRow(-np.inf, rhs, columns.size, columns.astype(np.int32), coefficients)
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        require("highspy", "highs")
-        check_cones(program, frozenset({"zero", "nonneg"}), False, self.name)
-        worker = _Worker(self.tolerance, self.time_limit)
-        return top(worker, self.engine, program, values, count, self.jobs, self.name)
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points)
-
-
-@dataclass(frozen=True)
-class _Worker:
-    """Solves one instance; can be sent to another process."""
-
-    tolerance: float
-    time_limit: float | None
-
-    def __call__(self, instance: Instance, count: int, excluded: np.ndarray) -> Found:
-        """Solve, exclude the point, solve again."""
-        highspy = require("highspy", "highs")
-        solver = highspy.Highs()
-        options = {
-            "output_flag": False,
-            "threads": 1,
-            "mip_rel_gap": 0.0,
-            "mip_abs_gap": self.tolerance,
-            "mip_feasibility_tolerance": self.tolerance,
-            "primal_feasibility_tolerance": self.tolerance,
-            "dual_feasibility_tolerance": self.tolerance,
-        }
-        if self.time_limit is not None:
-            options["time_limit"] = self.time_limit
-        for name, value in options.items():
-            solver.setOptionValue(name, value)
-        _build(highspy, solver, instance)
-        for point in excluded:
-            _exclude(highspy, solver, instance, point)
-        points: list[np.ndarray] = []
-        kinds = highspy.HighsModelStatus
-        while len(points) < count:
-            solver.run()
-            status = solver.getModelStatus()
-            if status == kinds.kInfeasible:
-                return Found(stacked(points, instance), Status.OPTIMAL, exhausted=True)
-            if status in (kinds.kUnbounded, kinds.kUnboundedOrInfeasible):
-                return Found(stacked(points, instance), Status.NO_MINIMUM)
-            x = np.array(solver.getSolution().col_value)
-            if status != kinds.kOptimal:
-                return Found(stacked(points, instance), Status.INACCURATE)
-            points.append(np.round(x[instance.integers]))
-            _exclude(highspy, solver, instance, points[-1])
-        return Found(stacked(points, instance), Status.OPTIMAL)
+    return one_by_one(job, solve, add)
 
 
 def _build(highspy: Any, solver: Any, instance: Instance) -> None:
@@ -116,12 +69,8 @@ def _build(highspy: Any, solver: Any, instance: Instance) -> None:
     solver.passModel(lp)
 
 
-def _exclude(highspy: Any, solver: Any, instance: Instance, point: np.ndarray) -> None:
-    """Exclude one integer point."""
-    fresh = solver.getNumCol()
-    added, rows = exclusion(instance, point, fresh)
-    for k in range(added):
-        solver.addVar(0.0, 1.0)
-        solver.changeColIntegrality(fresh + k, highspy.HighsVarType.kInteger)
-    for columns, coefficients, rhs in rows:
-        solver.addRow(-np.inf, rhs, columns.size, columns.astype(np.int32), coefficients)
+HiGHS = partial(
+    External,
+    MIPSolver("highs", "highspy", frozenset({"zero", "nonneg"}), _worker, tolerance=1e-9, quadratic=False),
+)
+"""The solver HiGHS, with the settings of ``External``; for linear rows and a linear objective only."""

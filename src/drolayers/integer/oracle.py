@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from drolayers.checks import number
 from drolayers.conic import ConeProgram, Values
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError
 from drolayers.status import Status
 
 
@@ -78,33 +79,22 @@ class Oracle(Protocol):
     def name(self) -> str:
         """What messages call it."""
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The ``count`` best integer points for every row of theta; ties go to the lexicographically smaller point."""
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program, those of equal objective in lexicographic order.
 
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The same for programs whose numbers are at hand already."""
+        Which of several points that tie for the last slots are among them is the oracle's choice.
 
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
+        Args:
+            program: the structure that all programs share.
+            values: their numbers, ``program.values(theta)``.
+            count: T.
+        """
 
 
-def check_count(count: int) -> int:
-    """How many points are asked for, at least one."""
-    if count < 1:
-        raise ModelError(f"At least one candidate must be asked for, not {count}.")
-    return int(count)
-
-
-def check_points(program: ConeProgram, batch: int, points: Tensor) -> None:
-    """Raise unless points are laid out as ``(batch, candidate, integer)``."""
-    integers = program.integers.numel()
-    if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
-        raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
+def check_positive(name: str, setting: float | None) -> None:
+    """Raise unless a setting is a positive number, or left out."""
+    if setting is not None and not number(name, setting) > 0:
+        raise ModelError(f"{name} must be positive, not {setting}.")
 
 
 def usable_items(values: Values) -> tuple[Values, Bool[Tensor, "batch"]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
 
 import numpy as np
 import torch
 
 from drolayers.conic import ConeProgram, Values
+from drolayers.errors import ModelError
 from drolayers.integer.boxes import Solved
-from drolayers.integer.oracle import Candidates
+from drolayers.integer.oracle import Candidates, usable_items
 from drolayers.status import Status
 
 Array = np.ndarray
@@ -19,10 +20,18 @@ TIE = 1e-8
 
 
 class Pool:
-    """The ``count`` best points of every item, best first, with their solutions."""
+    """The ``count`` best points of every item, best first, with their solutions.
 
-    def __init__(self, program: ConeProgram, batch: int, count: int) -> None:
-        self.batch, self.count = batch, count
+    It is what every oracle of ours begins with and ends in: ``values`` are programs without NaN, ``good`` says which of
+    them are the caller's own.
+    """
+
+    def __init__(self, program: ConeProgram, values: Values, count: int) -> None:
+        if count < 1:
+            raise ModelError(f"At least one candidate must be asked for, not {count}.")
+        self.start, self.count, batch = time.perf_counter(), int(count), len(values)
+        self.values, good = usable_items(values)
+        self.good = good.cpu().numpy()
         lower = program.integer_bounds[0].numpy()
         self.value = np.full((batch, count), np.inf)
         self.mass = np.zeros((batch, count))
@@ -66,13 +75,15 @@ class Pool:
         entered[hopeful[order[order >= slot.size] - slot.size]] = True
         return entered
 
-    def candidates(self, values: Values, status: Array, gap: Array, nodes: Array, **counts: Any) -> Candidates:
+    def candidates(
+        self, oracle: str, status: Array, gap: Array, nodes: Array, rounds: int, relaxations: int
+    ) -> Candidates:
         """The pool as an oracle returns it."""
         valid = np.isfinite(self.value) & (status <= int(Status.INACCURATE))[:, None]
         rough = (status == int(Status.OPTIMAL)) & ((self.status > 0) & valid).any(1)
         status = np.where(rough, int(Status.INACCURATE), status)
         masked = valid[:, :, None]
-        device = values.q.device
+        device = self.values.q.device
 
         def tensor(array: Array) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -86,7 +97,10 @@ class Pool:
             nodes=tensor(nodes.astype(np.int64)),
             primal=tensor(np.where(masked, self.primal, 0.0)),
             dual=tensor(np.where(masked, self.dual, 0.0)),
-            **counts,
+            rounds=rounds,
+            relaxations=relaxations,
+            time=time.perf_counter() - self.start,
+            oracle=oracle,
         )
 
 

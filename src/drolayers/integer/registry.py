@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values, make_engine
 from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
+from drolayers.integer.branch_and_bound import BranchAndBound
 from drolayers.integer.enumeration import Enumeration, box_size
+from drolayers.integer.gurobi import Gurobi
+from drolayers.integer.highs import HiGHS
 from drolayers.integer.oracle import Candidates, Oracle
-
-ORACLES = {
-    "branch_and_bound": ("drolayers.integer.branch_and_bound", "BranchAndBound"),
-    "enumeration": ("drolayers.integer.enumeration", "Enumeration"),
-    "scip": ("drolayers.integer.scip", "SCIP"),
-    "gurobi": ("drolayers.integer.gurobi", "Gurobi"),
-    "highs": ("drolayers.integer.highs", "HiGHS"),
-}
-"""Name, module and class; a module is imported when its oracle is asked for."""
+from drolayers.integer.scip import SCIP
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,24 +33,22 @@ class Auto:
         """The oracle for a program."""
         if box_size(program) <= self.small:
             return Enumeration(self.engine)
-        return make_oracle("branch_and_bound", self.engine)
+        return BranchAndBound(self.engine)
 
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.choose(program).top(program, theta, count)
+    def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
+        """The ``count`` best integer points of every program."""
+        return self.choose(program).best(program, values, count)
 
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        return self.choose(program).top_values(program, values, count)
 
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return self.choose(program).is_feasible(program, theta, points)
+ORACLES: dict[str, Callable[..., Oracle]] = {
+    "auto": Auto,
+    "branch_and_bound": BranchAndBound,
+    "enumeration": Enumeration,
+    "scip": SCIP,
+    "gurobi": Gurobi,
+    "highs": HiGHS,
+}
+"""What makes each oracle; packages of others are imported when they are used."""
 
 
 def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "auto") -> Oracle:
@@ -69,13 +59,12 @@ def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "
         engine: what certifies points and solves relaxations; ignored for an object, which has its own.
     """
     if not isinstance(oracle, str):
-        if not isinstance(oracle, Oracle):
-            raise ModelError(f"{oracle!r} is no oracle: it needs name, top, top_values and is_feasible.")
+        # A class is none either, although it has both.
+        if isinstance(oracle, type) or not isinstance(oracle, Oracle) or not callable(oracle.best):
+            raise ModelError(
+                f"{oracle!r} is no oracle: it must be a name or an object with name and best(program, values, count)."
+            )
         return oracle
-    made = make_engine(engine)
-    if oracle == "auto":
-        return Auto(made)
     if oracle not in ORACLES:
-        raise ModelError(f"There is no oracle {oracle!r}: choose 'auto' or one of {sorted(ORACLES)}.")
-    module, name = ORACLES[oracle]
-    return getattr(import_module(module), name)(engine=made)
+        raise ModelError(f"There is no oracle {oracle!r}: choose one of {sorted(ORACLES)}.")
+    return ORACLES[oracle](engine=make_engine(engine))

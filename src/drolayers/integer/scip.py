@@ -1,102 +1,55 @@
-"""SCIP, one instance at a time, with cuts that exclude the points it has found."""
+"""SCIP, with cuts that exclude the points it has found."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
-from drolayers.extras import require
-from drolayers.integer.external import Found, Instance, check_cones, exclusion, stacked, top
-from drolayers.integer.feasibility import feasible_points
-from drolayers.integer.oracle import Candidates
+from drolayers.integer.external import External, Found, Job, MIPSolver, one_by_one
+from drolayers.integer.instance import Instance, Row
 from drolayers.status import Status
 
-
-@dataclass(frozen=True, eq=False)
-class SCIP:
-    """The solver SCIP through PySCIPOpt.
-
-    Args:
-        engine: certifies the points that SCIP returns.
-        tolerance: feasibility asked of SCIP. Its own default of 1e-6 is coarse at the scale of returns; below 1e-7 its
-            linear solver begins to give up.
-        time_limit: seconds for each solve; None for no limit.
-        jobs: instances at a time, as joblib counts them (-1: all cores).
-    """
-
-    engine: Engine = field(default_factory=make_engine)
-    tolerance: float = 1e-7
-    time_limit: float | None = None
-    jobs: int = -1
-    name: str = "scip"
-
-    def top(self, program: ConeProgram, theta: Float[Tensor, "batch theta"], count: int) -> Candidates:
-        """The best integer points for every row of theta."""
-        return self.top_values(program, program.values(theta).detach(), count)
-
-    def top_values(self, program: ConeProgram, values: Values, count: int) -> Candidates:
-        """The best integer points of programs whose numbers are at hand."""
-        require("pyscipopt", "scip")
-        check_cones(program, frozenset({"zero", "nonneg", "soc"}), True, self.name)
-        worker = _Worker(self.tolerance, self.time_limit)
-        return top(worker, self.engine, program, values, count, self.jobs, self.name)
-
-    def is_feasible(
-        self,
-        program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
-        points: Float[Tensor, "batch candidate integer"],
-    ) -> Bool[Tensor, "batch candidate"]:
-        """Whether integer points admit a feasible continuous part."""
-        return feasible_points(self.engine, program, program.values(theta), points)
+_WITHOUT = {"infeasible": Status.OPTIMAL, "unbounded": Status.NO_MINIMUM, "inforunbd": Status.NO_MINIMUM}
+"""What it means that there is no solution."""
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """Solves one instance; can be sent to another process."""
+def _worker(scip: Any, job: Job) -> Found:
+    """Set up, and solve again and again."""
+    model = scip.Model()
+    model.hideOutput()
+    for name in ("numerics/feastol", "numerics/dualfeastol"):
+        model.setParam(name, job.tolerance)
+    model.setParam("limits/gap", 1e-2 * job.tolerance)
+    # With dual reductions SCIP 10 presolves cones of small lots to objectives that are off in the third digit.
+    for name in ("misc/allowstrongdualreds", "misc/allowweakdualreds"):
+        model.setParam(name, False)
+    if job.time_limit is not None:
+        model.setParam("limits/time", job.time_limit)
+    x = _build(scip, model, job.instance)
 
-    tolerance: float
-    time_limit: float | None
+    def solve() -> Found:
+        try:
+            model.optimize()
+        except Exception:  # PySCIPOpt raises no other class when SCIP's own linear solver breaks down
+            return Found([], Status.INACCURATE)
+        status = model.getStatus()
+        if status in _WITHOUT or not model.getNSols():
+            return Found([], _WITHOUT.get(status, Status.INACCURATE), exhausted=status == "infeasible")
+        best = model.getBestSol()
+        point = np.round([model.getSolVal(best, x[j]) for j in job.instance.integers])
+        # Rows can be added to the original model only.
+        model.freeTransform()
+        return Found([point], Status.OPTIMAL if status == "optimal" else Status.INACCURATE)
 
-    def __call__(self, instance: Instance, count: int, excluded: np.ndarray) -> Found:
-        """Solve, exclude the point, solve again."""
-        scip = require("pyscipopt", "scip")
-        model = scip.Model()
-        model.hideOutput()
-        for name in ("numerics/feastol", "numerics/dualfeastol"):
-            model.setParam(name, self.tolerance)
-        model.setParam("limits/gap", 1e-2 * self.tolerance)
-        # With dual reductions SCIP 10 presolves cones of small lots to objectives that are off in the third digit.
-        for name in ("misc/allowstrongdualreds", "misc/allowweakdualreds"):
-            model.setParam(name, False)
-        if self.time_limit is not None:
-            model.setParam("limits/time", self.time_limit)
-        x = _build(scip, model, instance)
-        for point in excluded:
-            _exclude(scip, model, x, instance, point)
-        points: list[np.ndarray] = []
-        while len(points) < count:
-            try:
-                model.optimize()
-            except Exception:  # PySCIPOpt raises no other class when SCIP's own linear solver breaks down
-                return Found(stacked(points, instance), Status.INACCURATE)
-            status = model.getStatus()
-            if status in ("infeasible", "inforunbd", "unbounded") or not model.getNSols():
-                outcome = {"infeasible": Status.OPTIMAL, "unbounded": Status.NO_MINIMUM, "inforunbd": Status.NO_MINIMUM}
-                done = outcome.get(status, Status.INACCURATE)
-                return Found(stacked(points, instance), done, exhausted=status == "infeasible")
-            best = model.getBestSol()
-            points.append(np.round([model.getSolVal(best, x[j]) for j in instance.integers]))
-            if status != "optimal":
-                return Found(stacked(points, instance), Status.INACCURATE)
-            model.freeTransform()
-            _exclude(scip, model, x, instance, points[-1])
-        return Found(stacked(points, instance), Status.OPTIMAL)
+    def add(binaries: int, rows: list[Row]) -> None:
+        x.extend(model.addVar(vtype="B") for _ in range(binaries))
+        for columns, coefficients, rhs in rows:
+            terms = (float(a) * x[j] for a, j in zip(coefficients, columns, strict=True))
+            model.addCons(scip.quicksum(terms) <= float(rhs))
+
+    return one_by_one(job, solve, add)
 
 
 def _build(scip: Any, model: Any, instance: Instance) -> list[Any]:
@@ -141,10 +94,9 @@ def _build(scip: Any, model: Any, instance: Instance) -> list[Any]:
     return x
 
 
-def _exclude(scip: Any, model: Any, x: list[Any], instance: Instance, point: np.ndarray) -> None:
-    """Exclude one integer point; new binaries join the end of ``x``."""
-    added, rows = exclusion(instance, point, len(x))
-    x += [model.addVar(vtype="B") for _ in range(added)]
-    for columns, coefficients, rhs in rows:
-        terms = (float(a) * x[j] for a, j in zip(coefficients, columns, strict=True))
-        model.addCons(scip.quicksum(terms) <= float(rhs))
+# SCIP's own tolerance of 1e-6 is coarse at the scale of returns; below 1e-7 its linear solver begins to give up.
+SCIP = partial(
+    External,
+    MIPSolver("scip", "pyscipopt", frozenset({"zero", "nonneg", "soc"}), _worker, tolerance=1e-7),
+)
+"""The solver SCIP through PySCIPOpt, with the settings of ``External``."""

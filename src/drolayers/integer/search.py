@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import time
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.conic import ConeProgram, Values
 from drolayers.integer.bounds import Bounds
 from drolayers.integer.boxes import Boxes, Solved
 from drolayers.integer.components import Components
 from drolayers.integer.feasibility import Screen
-from drolayers.integer.oracle import Candidates, usable_items
+from drolayers.integer.oracle import Candidates
 from drolayers.integer.pool import Pool
 from drolayers.integer.tables import Tables
 from drolayers.integer.tree import Nodes, exclude, halve
 from drolayers.status import Status
+
+if TYPE_CHECKING:
+    from drolayers.integer.branch_and_bound import BranchAndBound
 
 Array = np.ndarray
 
@@ -39,35 +43,20 @@ _DIVISIONS = 20
 
 
 class Search:
-    """The state of one search; see :class:`drolayers.integer.branch_and_bound.BranchAndBound` for the settings."""
+    """The state of one search."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        program: ConeProgram,
-        values: Values,
-        points: int,
-        *,
-        node_limit: int | None,
-        time_limit: float | None,
-        fill: int,
-        memory: float,
-    ) -> None:
-        self.start = time.perf_counter()
-        self.node_limit, self.time_limit, self.fill = node_limit, time_limit, fill
-        self.values, good = usable_items(values)
-        self.program, self.good = program, good.cpu().numpy()
-        batch = self.good.size
+    def __init__(self, settings: BranchAndBound, program: ConeProgram, values: Values, count: int) -> None:
+        self.settings, self.program, self.pool = settings, program, Pool(program, values, count)
+        values, good, batch = self.pool.values, self.pool.good, len(values)
         components = Components.of(program)
-        tables = Tables.of(program, self.values, components)
+        tables = Tables.of(program, values, components)
         components = components.without(tables.component)
-        self.boxes = Boxes(engine, program, self.values, memory, components)
-        self.screen = Screen.of(program, self.values)
-        self.pool = Pool(program, batch, points)
-        linear = self.values.q[:, program.integers.to(self.values.q.device)].cpu().numpy()
-        self.bounds = Bounds(components, tables, self.values.constant.cpu().numpy(), linear)
+        self.boxes = Boxes(settings.engine, program, values, settings.memory, components)
+        self.screen = Screen.of(program, values)
+        linear = values.q[:, program.integers.to(values.q.device)].cpu().numpy()
+        self.bounds = Bounds(components, tables, values.constant.cpu().numpy(), linear)
         # Where tables hold all integers, bounds are trusted to say where to look, for so many solves of an item.
-        self.modelled, self.trust = not tables.free.size, 16 + 8 * points
+        self.modelled, self.trust = not tables.free.size, 16 + 8 * count
         self.unbounded = np.zeros(batch, dtype=bool)
         self.explored = np.zeros(batch, dtype=np.int64)
         # Items whose pool has been full before: their boxes have been bounded by all that is known.
@@ -77,25 +66,26 @@ class Search:
         self.seen: set[tuple[int, bytes]] = set()
         self.unsettled = np.full(batch, np.inf)
         rows = (program.lower_rows, program.upper_rows)
-        low, high = (self.values.b[:, r.to(self.values.b.device)].cpu().numpy() for r in rows)
+        low, high = (values.b[:, r.to(values.b.device)].cpu().numpy() for r in rows)
         low, high = np.ceil(-low - 1e-9), np.floor(high + 1e-9)
         # Boxes are copied often, and most integers are binary: a quarter of the bytes is a quarter of the time.
-        largest = np.abs(np.concatenate([low[self.good], high[self.good]])).max(initial=0.0)
+        largest = np.abs(np.concatenate([low[good], high[good]])).max(initial=0.0)
         kind = np.int8 if largest <= SMALL else np.int32
-        self.lower: Array = np.where(self.good[:, None], low, 0.0).astype(kind)
-        self.upper: Array = np.where(self.good[:, None], high, 0.0).astype(kind)
-        items = np.flatnonzero(self.good & (self.lower <= self.upper).all(1))
+        self.lower: Array = np.where(good[:, None], low, 0.0).astype(kind)
+        self.upper: Array = np.where(good[:, None], high, 0.0).astype(kind)
+        items = np.flatnonzero(good & (self.lower <= self.upper).all(1))
         whole = Nodes(items, self.lower[items], self.upper[items], np.full(items.size, -np.inf))
         self.open, self.proposed = self._fresh(whole), Nodes.none(program.integers.numel())
 
-    def run(self, name: str) -> Candidates:
+    def run(self) -> Candidates:
         """Rounds until nothing is open, or a limit is met."""
-        while self.time_limit is None or time.perf_counter() - self.start < self.time_limit:
+        limit = self.settings.time_limit
+        while limit is None or time.perf_counter() - self.pool.start < limit:
             chosen = self._select()
             if not len(chosen):
                 break
             self._round(chosen)
-        return self._finish(name)
+        return self._finish()
 
     @property
     def _target(self) -> Array:
@@ -110,7 +100,8 @@ class Search:
     @property
     def _searching(self) -> Array:
         """Items that may explore another box."""
-        return self.explored < (np.inf if self.node_limit is None else self.node_limit)
+        limit = self.settings.node_limit
+        return self.explored < (np.inf if limit is None else limit)
 
     def _select(self) -> Nodes:
         """What to solve next: boxes and points of every item that is not finished."""
@@ -137,12 +128,12 @@ class Search:
         """Remove the best boxes of some items from the tree; what cannot matter is dropped."""
         self.open = self._hopeful(self.open)
         eligible = np.isin(self.open.item, items)
-        if self.node_limit is not None:
+        if self.settings.node_limit is not None:
             # Points cost no node, nor do boxes that are divided without a solve.
             eligible &= (self._searching | self._trusted)[self.open.item] | self.open.single
         at = np.flatnonzero(eligible)
         nodes = self.open[at]
-        share = max(1, self.fill // max(1, items.size))
+        share = max(1, self.settings.fill // max(1, items.size))
         missing = self.pool.count - self.pool.found
         width = np.where(self._trusted, np.maximum(share, missing), share)
         # Bounds that were left to wait are made up for where they decide what comes next.
@@ -278,7 +269,7 @@ class Search:
         wanted = self.pool.count - self.pool.found + 1
         return self._fresh(points[points.rank(points.bound) < wanted[points.item]])
 
-    def _finish(self, name: str) -> Candidates:
+    def _finish(self) -> Candidates:
         """Statuses and gaps from what is left open."""
         left = self.unsettled.copy()
         rest = self._hopeful(self.open)
@@ -288,18 +279,9 @@ class Search:
         with np.errstate(invalid="ignore"):
             gap = np.where(proven, 0.0, np.maximum(threshold - left, 0.0))
         status = np.select(
-            [~self.good, self.unbounded, proven & found, proven, found],
+            [~self.pool.good, self.unbounded, proven & found, proven, found],
             [int(s) for s in (Status.FAILED, Status.NO_MINIMUM, Status.OPTIMAL, Status.INFEASIBLE, Status.INACCURATE)],
             int(Status.FAILED),
         )
         gap = np.where(status == int(Status.OPTIMAL), 0.0, np.where(status == int(Status.INACCURATE), gap, np.inf))
-        return self.pool.candidates(
-            self.values,
-            status,
-            gap,
-            self.explored,
-            rounds=self.rounds,
-            relaxations=self.relaxations,
-            time=time.perf_counter() - self.start,
-            oracle=name,
-        )
+        return self.pool.candidates(self.settings.name, status, gap, self.explored, self.rounds, self.relaxations)

@@ -2,7 +2,7 @@
 
 from drolayers.extras import needs
 
-needs("learning", "lightning", "sklearn", "safetensors", "tensorboard")
+needs("learning", "lightning", "sklearn", "safetensors")
 
 from drolayers.learning.data import OutcomeData, Outcomes  # noqa: E402
 from drolayers.learning.learner import DecisionFocusedLearner  # noqa: E402
