@@ -22,7 +22,7 @@ from torch import Tensor
 from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.conic.residuals import products, row_index
 from drolayers.integer.components import Components
-from drolayers.status import Status
+from drolayers.status import usable
 
 Array = np.ndarray
 
@@ -45,7 +45,7 @@ class Solved:
     @property
     def ok(self) -> Array:
         """Which boxes have a solution."""
-        return self.status <= int(Status.INACCURATE)
+        return usable(self.status)
 
 
 @dataclass(frozen=True, eq=False)
