@@ -172,7 +172,7 @@ def test_raise_lists_the_items() -> None:
 @pytest.mark.parametrize("engine", list(SOLVERS))
 def test_empty_batch(engine: str) -> None:
     member = family("fragile_socp")
-    theta = torch.zeros(0, member.program.theta_size, requires_grad=True)
+    theta = torch.zeros(0, member.program.feature_size, requires_grad=True)
     solution = make_engine(engine).solve(member.program, theta)
     assert solution.primal.shape == (0, member.program.columns)
     assert solution.dual.shape == solution.slack.shape == (0, member.program.rows)

@@ -123,7 +123,9 @@ class AmbiguitySet(ABC):
         return [], []
 
     @abstractmethod
-    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
         """The features of a batch, differentiable, in float64 and in the order of ``features``."""
 
     @abstractmethod

@@ -167,7 +167,9 @@ class MomentSet(AmbiguitySet):
         values = self.unpack(theta)
         return given | {name: values[self._name(position, name)] for name in moment.shapes(self.y.dim)}
 
-    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
         """Parameters as they are, bounds as their roots."""
         self.check(theta)
         theta = theta.double()

@@ -113,7 +113,9 @@ class Wasserstein(AmbiguitySet):
             )
         return SetDual(expanded, price, [term], [], 1.0 / count)
 
-    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
         """Radius, weights relative to their mean, atoms and their products."""
         assert nominal is not None
         atoms, weights = nominal.atoms, self.atoms * nominal.weights

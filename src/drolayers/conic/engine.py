@@ -95,26 +95,27 @@ class Engine:
     def solve(
         self,
         program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
+        features: Float[Tensor, "batch feature"],
         fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
         warm_start: WarmStart | None = None,
     ) -> Solution:
-        """Solve one program for every row of theta.
+        """Solve one program for every row of features.
 
         Args:
             program: the compiled program; its integrality is relaxed.
-            theta: parameters; any float type, any device. Rows with NaN or infinities come back as FAILED.
+            features: what the program is affine in; any float type, any device. Rows with NaN or
+                infinities come back as FAILED.
             fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
             warm_start: where to begin; a hint only.
         """
-        values = program.values(theta)
+        values = program.values(features)
         if fixed is not None:
             lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
             values = program.within(values, lower, upper)
         solution = self.solve_values(program, values, warm_start)
         return replace(
             solution,
-            **{name: getattr(solution, name).to(theta.dtype) for name in ("primal", "objective", "dual", "slack")},
+            **{name: getattr(solution, name).to(features.dtype) for name in ("primal", "objective", "dual", "slack")},
         )
 
     def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
