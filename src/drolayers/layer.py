@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import cvxpy as cp
@@ -20,7 +20,7 @@ from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
 from drolayers.integer import Candidates, Oracle, make_oracle
-from drolayers.problem import DecisionProblem, Theta
+from drolayers.problem import Chosen, DecisionProblem, Theta
 from drolayers.status import usable
 from drolayers.statuses import OnFailure, Statuses, check_on_failure
 from drolayers.surrogate.energy import (
@@ -71,7 +71,26 @@ class Decision(Statuses):
             return torch.zeros(self.probabilities.shape, dtype=torch.int64, device=self.probabilities.device)
         return self._derivative()
 
-    def expected(self, loss: Callable[[dict[cp.Variable, Tensor]], Tensor]) -> Float[Tensor, "batch"]:
+    @classmethod
+    def cat(cls, parts: Sequence[Decision]) -> Decision:
+        """The decisions of several batches as those of one; ``oracle`` is None unless every part has one."""
+
+        def joined(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            if isinstance(values[0], Tensor):
+                return torch.cat(values)
+            return {variable: torch.cat([value[variable] for value in values]) for variable in values[0]}
+
+        found = [part.oracle for part in parts if part.oracle is not None]
+        # What has no graph is never asked for a derivative, and stays plain data.
+        graph = any(value.requires_grad for part in parts for value in part.candidates.values())
+        return cls(
+            **{f.name: joined(f.name) for f in fields(cls) if f.name not in ("oracle", "_derivative")},
+            oracle=Candidates.cat(found) if len(found) == len(parts) else None,
+            _derivative=(lambda: torch.cat([part.derivative for part in parts])) if graph else None,
+        )
+
+    def expected(self, loss: Callable[[Chosen], Tensor]) -> Float[Tensor, "batch"]:
         """The surrogate loss Σ_k p_k l(x_k), differentiable in θ; zero, without gradient, where not ``ok``.
 
         Args:
@@ -86,7 +105,7 @@ class Decision(Statuses):
         used = torch.where(self.probabilities > 0, values, torch.zeros_like(values))
         return (self.probabilities * used).sum(1)
 
-    def mean(self, loss: Callable[[dict[cp.Variable, Tensor]], Tensor]) -> tuple[Float[Tensor, ""], int]:
+    def mean(self, loss: Callable[[Chosen], Tensor]) -> tuple[Float[Tensor, ""], int]:
         """The mean of ``expected`` over the items that are ``ok``, and their number."""
         count = int(self.ok.sum())
         return self.expected(loss).sum() / max(count, 1), count

@@ -16,7 +16,7 @@ from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 from drolayers.extras import require
 from drolayers.layer import Decision, DROLayer
-from drolayers.problem import DecisionProblem, Theta
+from drolayers.problem import Chosen, DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ LABELLED = 8
 
 def worst_case(
     problem: DecisionProblem,
-    decision: Decision | Mapping[cp.Variable, Tensor],
+    decision: Decision | Chosen,
     theta: Theta,
     nominal: Pair | None = None,
     item: int = 0,
@@ -207,7 +207,7 @@ def training(learner: DecisionFocusedLearner, axes: Axes | None = None, *, stage
     return panel
 
 
-def _best(decision: Decision | Mapping[cp.Variable, Tensor]) -> dict[cp.Variable, Tensor]:
+def _best(decision: Decision | Chosen) -> dict[cp.Variable, Tensor]:
     """A decision by variable."""
     found = decision.best if isinstance(decision, Decision) else decision
     if not isinstance(found, Mapping):
@@ -299,7 +299,7 @@ def _named(decision: Decision, integers: Sequence[cp.Variable], item: int, slot:
     return " ".join(words)
 
 
-def _lines(panel: Axes, steps: NDArray[np.float64], best: Mapping[cp.Variable, Tensor]) -> None:
+def _lines(panel: Axes, steps: NDArray[np.float64], best: Chosen) -> None:
     """Every entry of every variable."""
     count = 0
     for variable, value in best.items():
@@ -313,9 +313,7 @@ def _lines(panel: Axes, steps: NDArray[np.float64], best: Mapping[cp.Variable, T
         panel.legend(frameon=False)
 
 
-def _nominal_cost(
-    problem: DecisionProblem, best: Mapping[cp.Variable, Tensor], nominal: Nominal
-) -> NDArray[np.float64]:
+def _nominal_cost(problem: DecisionProblem, best: Chosen, nominal: Nominal) -> NDArray[np.float64]:
     """The mean cost of each decision under the nominal distribution."""
     atoms, weights = nominal
     batch, count = weights.shape

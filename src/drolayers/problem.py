@@ -31,7 +31,9 @@ from drolayers.status import Status, usable
 from drolayers.statuses import OnFailure
 from drolayers.support import Layout
 
-Decision = Mapping[cp.Variable, Tensor]
+Chosen = Mapping[cp.Variable, Tensor]
+"""What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""
+
 Theta = Tensor | Mapping[str, Tensor]
 
 EMPTY = 1e-7
@@ -234,7 +236,7 @@ class DecisionProblem:
         """The decision variables' parts of primal points ``(..., column)``."""
         return {v: self.program.variable(primal, v) for v in self.variables}
 
-    def loss(self, x: Decision, y: Tensor) -> Tensor:
+    def loss(self, x: Chosen, y: Tensor) -> Tensor:
         """The cost c(x, y) itself, differentiable.
 
         Args:
@@ -263,7 +265,7 @@ class DecisionProblem:
         parts = {k: aligned(v, len(k.shape)) for k, v in values.items()}
         return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
 
-    def worst_case_cost(self, x: Decision, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch"]:
+    def worst_case_cost(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
         solution, flat, status = self._evaluate(x, theta, nominal)
         value = solution.objective
@@ -272,7 +274,7 @@ class DecisionProblem:
         value = torch.where(infinite, torch.full_like(value, torch.inf), value)
         return value.to(torch.promote_types(flat.dtype, torch.float32))
 
-    def worst_case_distribution(self, x: Decision, theta: Theta, nominal: Pair | None = None) -> WorstCaseDistribution:
+    def worst_case_distribution(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> WorstCaseDistribution:
         """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity."""
         if self.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
@@ -305,7 +307,7 @@ class DecisionProblem:
         return compile_program(problem, listed, free=self.variables), probe
 
     def _evaluate(
-        self, x: Decision, theta: Theta, nominal: Pair | None, probes: tuple[Tensor, Tensor] | None = None
+        self, x: Chosen, theta: Theta, nominal: Pair | None, probes: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Solution, Tensor, Tensor]:
         """Solve the evaluation program: only an infinite worst case can make it infeasible."""
         program, probe = self._evaluation
@@ -335,7 +337,7 @@ class DecisionProblem:
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
         return solution, flat, status
 
-    def _checked(self, x: Decision) -> dict[cp.Variable, Tensor]:
+    def _checked(self, x: Chosen) -> dict[cp.Variable, Tensor]:
         """A decision with a tensor for every variable."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")

@@ -81,7 +81,8 @@ def compile_program(
     Args:
         problem: a minimisation (or maximisation: its objective is negated) that is DCP and DPP.
         parameters: the order of the parameters among the features; each is laid out row by row, as torch does.
-            Parameters that the problem does not use may be listed: they are ignored. By default, ``problem.parameters()``.
+            Parameters that the problem does not use may be listed: they are ignored. By default,
+            ``problem.parameters()``.
         free: variables whose declared bounds and integrality are dropped, because constraints fix them.
 
     Raises:

@@ -55,11 +55,9 @@ class Candidates(Statuses):
     @classmethod
     def cat(cls, parts: Sequence[Candidates]) -> Candidates:
         """Those of several batches as one; numbers of rounds and seconds are added up."""
-        joined: dict[str, Any] = {}
-        for name in (field.name for field in fields(cls)):
-            values = [getattr(part, name) for part in parts]
-            joined[name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values[1:], values[0])
-        return cls(**joined | {"oracle": parts[0].oracle})
+        joined = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls) if f.name != "oracle"}
+        numbers: dict[str, Any] = {n: (torch.cat if isinstance(v[0], Tensor) else sum)(v) for n, v in joined.items()}
+        return cls(**numbers, oracle=parts[0].oracle)
 
     def __repr__(self) -> str:
         batch, count, _ = self.points.shape

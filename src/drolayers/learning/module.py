@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -53,20 +52,7 @@ class Pipeline(nn.Module):
     @torch.no_grad()
     def decide(self, z: Tensor, chunk: int = 512) -> Decision:
         """The decisions for any number of contexts, without gradients."""
-        parts = [self(part) for part in z.split(chunk)]
-
-        def joined(of: Callable[[Decision], Tensor]) -> Tensor:
-            return torch.cat([of(part) for part in parts])
-
-        return Decision(
-            {v: joined(lambda part, v=v: part.best[v]) for v in parts[0].best},  # type: ignore[misc]
-            joined(lambda part: part.value),
-            joined(lambda part: part.status),
-            {v: joined(lambda part, v=v: part.candidates[v]) for v in parts[0].candidates},  # type: ignore[misc]
-            joined(lambda part: part.objective),
-            joined(lambda part: part.probabilities),
-            joined(lambda part: part.effective_sample_size),
-        )
+        return Decision.cat([self(part) for part in z.split(chunk)])
 
     def cost_unit(self, z: Tensor, y: Tensor) -> float:
         """By how much the costs of the decisions for some contexts differ at their outcomes, on average.
