@@ -195,8 +195,8 @@ def test_empty_batch(engine: str) -> None:
     ],
     ids=lambda t: f"{tuple(t.shape)}-{t.dtype}",
 )
-def test_wrong_theta(theta: object) -> None:
-    with pytest.raises(ShapeError, match="theta"):
+def test_wrong_features(theta: object) -> None:
+    with pytest.raises(ShapeError, match="features"):
         make_engine().solve(family("fragile_lp").program, theta)
 
 
