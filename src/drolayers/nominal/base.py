@@ -39,7 +39,7 @@ class NominalDistribution(nn.Module, ABC):
     def __init__(self, max_atoms: int | None, standardize: bool) -> None:
         super().__init__()
         if max_atoms is not None:
-            positive("max_atoms", max_atoms)
+            whole("max_atoms", max_atoms)
         self.max_atoms, self.standardize = max_atoms, bool(standardize)
         for name in ("covariates", "outcomes"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
@@ -186,8 +186,3 @@ def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
         where = (~found.isfinite().all(1)).nonzero()[:8, 0].tolist()
         raise ShapeError(f"{name} holds NaN or infinity in rows {where}: drop or impute them first.")
     return found.clone()
-
-
-def positive(name: str, value: object) -> None:
-    """Raise unless a setting is a positive whole number."""
-    whole(name, value)

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.projection.closed_form import Coordinates
 from drolayers.projection.root import decreasing_root, implicit
-from drolayers.projection.rule import Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Task, ValueRule, Values
 
 
 class Steps(NamedTuple):
@@ -56,7 +56,7 @@ class Steps(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class AbsoluteDeviation(Rule):
+class AbsoluteDeviation(ValueRule):
     """Σ_i |y_i - μ_i|, with a free bound.
 
     Given the multiplier λ, every μ_i minimises w_i(μ_i - μ⁰_i)² + λc h_i(μ_i): a proximal step of a weighted sum of
@@ -67,14 +67,6 @@ class AbsoluteDeviation(Rule):
     task: Task
     factor: float
     coordinates: Coordinates
-
-    def summarise(self, nominal: Nominal) -> Nominal:
-        """The distribution itself: its kinks are only sorted for batches that need it."""
-        return nominal
-
-    def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
-        """From the moment's values at the atoms."""
-        return self.task.require(expectation(self.task.moment, alpha, summary))
 
     def nearest(
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Nominal

@@ -18,7 +18,7 @@ from drolayers.ambiguity.moment import Moment
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Identity, PNorm, Power, Square
 from drolayers.projection.root import decreasing_root, implicit
-from drolayers.projection.rule import Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Rule, Task, ValueRule, Values
 
 SLACK = 1e-12
 """Relative excess of a fixed bound that is put down to rounding."""
@@ -82,18 +82,10 @@ def _coordinates(moment: Moment, dim: int) -> Coordinates | None:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Clip(Rule):
+class Clip(ValueRule):
     """Keep α and raise σ: the closest point where nothing else is free, a cheap one where something is."""
 
     task: Task
-
-    def summarise(self, nominal: Nominal) -> Nominal:
-        """The distribution itself."""
-        return nominal
-
-    def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
-        """From the moment's values at the atoms."""
-        return self.task.require(expectation(self.task.moment, alpha, summary))
 
     def nearest(
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Any

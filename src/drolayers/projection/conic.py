@@ -16,7 +16,7 @@ from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError
 from drolayers.projection import units
-from drolayers.projection.rule import Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Task, ValueRule, Values
 from drolayers.status import Status
 
 NEGLIGIBLE = 1e-10
@@ -36,20 +36,12 @@ class Compiled(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ConeRule(Rule):
+class ConeRule(ValueRule):
     """Any moment that is convex in its free parameters, through its CVXPY expression."""
 
     task: Task
     engine: Engine
     _compiled: dict[int, Compiled] = field(default_factory=dict, repr=False)
-
-    def summarise(self, nominal: Nominal) -> Nominal:
-        """The distribution itself."""
-        return nominal
-
-    def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
-        """From the moment's values at the atoms."""
-        return self.task.require(expectation(self.task.moment, alpha, summary))
 
     def nearest(
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Nominal

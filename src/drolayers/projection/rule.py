@@ -144,6 +144,20 @@ class Rule(ABC):
             report.note(move.failed, status, f"{self._name}: the projection's cone program failed and {done}.")
 
 
+class ValueRule(Rule):
+    """A rule that needs the distribution itself, and bounds from the moment's values at its atoms."""
+
+    @final
+    def summarise(self, nominal: Nominal) -> Nominal:
+        """The distribution itself."""
+        return nominal
+
+    @final
+    def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
+        """Σ ω_n g(y_n, α), and the margins."""
+        return self.task.require(expectation(self.task.moment, alpha, summary))
+
+
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
     """A value as it will be returned."""
     return value if dtype == value.dtype else value.to(dtype).to(value.dtype)
