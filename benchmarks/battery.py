@@ -82,7 +82,7 @@ def examine(shape: str, days: np.ndarray, prices: tuple[np.ndarray, np.ndarray],
     while len(kept) < options.items and looked < 20 * options.items:
         theta, weight = draw(20)
         along = directions(theta, 3, rng)
-        found = stable_differences(problem.program, theta, weight, along, lambda leaf: problem.features(leaf)[1])
+        found = stable_differences(problem.program, theta, weight, along, problem.features)
         looked += len(theta)
         for i in found.stable.nonzero()[:, 0].tolist():
             kept.append((theta[i], weight[i], along[:, i], found.decision[i], found.size[i]))

@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -84,7 +83,7 @@ def timed(engine: Engine, problem: DecisionProblem, theta: Tensor, calls: int) -
 def difference(problem: DecisionProblem, theta: Tensor, values: Tensor) -> float:
     """The largest relative difference to Clarabel's optimal values on a sample of the batch."""
     chosen = torch.linspace(0, len(theta) - 1, min(SAMPLE, len(theta))).long()
-    _, features = problem.features(theta[chosen.to(theta.device)].cpu())
+    features = problem.features(theta[chosen.to(theta.device)].cpu())
     program = problem.program
     data = program.values(features)
     raw = Clarabel().solve(program, data)
@@ -121,7 +120,7 @@ def main() -> None:
         for engine in arguments.engines:
             try:
                 made = make_engine(engine)
-                made = replace(made, solver=made.solver.with_tolerance(arguments.tolerance))
+                made = made.with_tolerance(arguments.tolerance)
                 forward, backward, values, solution = timed(made, problem, theta, arguments.calls)
             except Exception as error:  # a peer that is missing or fails is a line of the table
                 print(f"{label:24s} {engine:8s} {type(error).__name__}: {str(error).splitlines()[0][:90]}", flush=True)

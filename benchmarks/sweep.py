@@ -244,7 +244,7 @@ class Program:
 
     def features(self, leaf: Tensor) -> Tensor:
         """The parameters of the compiled program."""
-        return self.problem.features(*self.split(leaf))[1]
+        return self.problem.features(*self.split(leaf))
 
 
 def build(names: tuple[str, str, str], draw: Draw) -> Program:

@@ -22,6 +22,7 @@ NAMES = [
     "MissingExtraError",
     "ModelError",
     "MomentSet",
+    "Nominal",
     "ShapeError",
     "SolveError",
     "Status",

@@ -100,5 +100,5 @@ def test_projection_wants_tensors() -> None:
 def test_weights_off_by_single_precision_are_probabilities() -> None:
     ball = dro.Wasserstein(Y, 3)
     weights = torch.tensor([[0.5, 0.3, 0.20005]])
-    _, found = ball.check_nominal((torch.zeros(1, 3, 2), weights), 1)
+    _, found = ball.around((torch.zeros(1, 3, 2), weights), torch.ones(1, 1))
     assert float(found.sum()) == pytest.approx(1.0, abs=1e-12)

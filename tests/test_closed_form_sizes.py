@@ -16,7 +16,8 @@ import torch
 from scipy.optimize import minimize_scalar
 
 import drolayers as dro
-from drolayers.ambiguity.base import AmbiguitySet, Nominal
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.nominal import Pair
 from drolayers.status import Status
 
 m = dro.moments
@@ -154,7 +155,7 @@ def check(
     x: cp.Variable,
     size: float,
     theta: list[float],
-    nominal: Nominal | None,
+    nominal: Pair | None,
     expected: float,
     natural: bool,
 ) -> None:

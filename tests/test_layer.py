@@ -212,7 +212,6 @@ def test_no_items_at_all(samples: int | str) -> None:
         ({"proposal": "stratified"}, "proposal"),
         ({"on_failure": "ignore"}, "on_failure"),
         ({"engine": make_engine(), "gradient": "smoothed"}, "Engine"),
-        ({"engine": make_engine(), "on_failure": "raise"}, "Engine"),
     ],
 )
 def test_settings_are_checked(settings: dict, said: str) -> None:
@@ -366,11 +365,36 @@ def test_a_decision_that_runs_away(samples: int | str) -> None:
 @pytest.mark.parametrize("samples", MODES)
 def test_failures_raise_on_request(samples: int | str) -> None:
     case = separated()
-    layer = layer_of(case, samples=samples, on_failure="raise")
+    layer = layer_of(case, samples=samples, engine=make_engine(), on_failure="raise")
     assert bool(layer(case.theta[[0, 2]]).ok.all())
     with pytest.raises(dro.SolveError, match="EMPTY_SET") as caught:
         layer(case.theta)
     assert caught.value.items == {1: dro.Status.EMPTY_SET}
+
+
+@pytest.mark.parametrize("samples", [0, 4, "all"])
+def test_decisions_of_several_batches_are_those_of_one(samples: int | str) -> None:
+    case = separated()
+    theta = case.theta.clone().requires_grad_()
+    layer = layer_of(case, samples=samples, enumerate_up_to=0)
+    parts = [layer(theta[:1]), layer(theta[1:])]
+    whole = dro.Decision.cat(parts)
+    assert whole.statuses == parts[0].statuses + parts[1].statuses
+    assert (whole.oracle is None) == (samples == "all")
+    for name in ("value", "objective", "probabilities", "effective_sample_size"):
+        expected = torch.cat([getattr(part, name) for part in parts])
+        torch.testing.assert_close(getattr(whole, name), expected, equal_nan=True)
+    for name in ("best", "candidates"):
+        for variable, value in getattr(whole, name).items():
+            expected = torch.cat([getattr(part, name)[variable] for part in parts])
+            torch.testing.assert_close(value, expected, equal_nan=True)
+    whole.expected(case.loss).sum().backward()
+    assert torch.equal(whole.derivative, torch.cat([part.derivative for part in parts]))
+    if whole.oracle is not None:
+        found = [part.oracle for part in parts]
+        assert whole.oracle.statuses == found[0].statuses + found[1].statuses
+        assert whole.oracle.rounds == found[0].rounds + found[1].rounds
+        assert whole.oracle.oracle == found[0].oracle
 
 
 # Settings that change between steps.

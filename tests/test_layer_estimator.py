@@ -328,7 +328,7 @@ def test_adopted_solutions_have_the_gradient_of_a_solve(name: str, rule: Literal
     program = case.problem.program
     points = case.problem.integer_points(None)[[1, 3]]
     theta = case.theta.clone().requires_grad_()
-    values = program.within(program.values(case.problem.features(theta, case.nominal)[1]), points, points)
+    values = program.within(program.values(case.problem.features(theta, case.nominal)), points, points)
     solved = engine.solve_values(program, values)
     adopted = engine.adopt(program, values, solved.primal.detach(), solved.dual.detach())
     assert bool(adopted.ok.all())

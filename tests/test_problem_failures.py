@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.ambiguity.base import AmbiguitySet, Nominal
-from drolayers.conic import make_engine
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.nominal import Pair
 from drolayers.status import Status
 
 m = dro.moments
@@ -48,7 +48,7 @@ def ball(norm: float = 1, order: int = 1) -> Callable[[dro.Uncertain], Ambiguity
     return lambda y: dro.Wasserstein(y, 3, norm, order)
 
 
-def atoms(batch: int) -> Nominal:
+def atoms(batch: int) -> Pair:
     return torch.tensor([[0.1, 0.9], [0.5, 0.5], [0.8, 0.3]]).double().expand(batch, 3, 2), torch.full(
         (batch, 3), 1 / 3
     )
@@ -251,7 +251,7 @@ def test_mean_equalities_need_no_room(size: float) -> None:
     assert float(solution.objective[0]) == pytest.approx(0.5 * (np.sqrt(101.0) - 10.0), rel=1e-5)
 
 
-def batches() -> dict[str, tuple[dro.DecisionProblem, cp.Variable, Tensor, Nominal | None, dict[int, Status]]]:
+def batches() -> dict[str, tuple[dro.DecisionProblem, cp.Variable, Tensor, Pair | None, dict[int, Status]]]:
     """Batches with bad items in their middle."""
     generator = torch.Generator().manual_seed(0)
     square, x = newsvendor(squares, UNIT)
@@ -276,7 +276,7 @@ def batches() -> dict[str, tuple[dro.DecisionProblem, cp.Variable, Tensor, Nomin
 
 
 def gradients(
-    problem: dro.DecisionProblem, x: cp.Variable, theta: Tensor, nominal: Nominal | None, bad: dict[int, Status]
+    problem: dro.DecisionProblem, x: cp.Variable, theta: Tensor, nominal: Pair | None, bad: dict[int, Status]
 ) -> tuple[Tensor, ...]:
     """Decisions and values, solved and evaluated, and their gradients."""
     theta = theta.clone().requires_grad_()
@@ -358,9 +358,9 @@ def test_raise_lists_the_items() -> None:
     problem, _ = newsvendor(squares, UNIT)
     theta = tensor(GOOD, EMPTY, GOOD, [0.5, 0.5, -1.0])
     with pytest.raises(dro.SolveError, match=r"2 of 4 items .*1: EMPTY_SET, 3: EMPTY_SET.*dro\.Projection") as caught:
-        problem.solve(theta, engine=make_engine(on_failure="raise"))
+        problem.solve(theta, on_failure="raise")
     assert caught.value.items == {1: EMPTY_SET, 3: EMPTY_SET}
-    assert problem.solve(theta[[0, 2]], engine=make_engine(on_failure="raise")).statuses == [OPTIMAL] * 2
+    assert problem.solve(theta[[0, 2]], on_failure="raise").statuses == [OPTIMAL] * 2
 
 
 def test_nothing_but_bad_items_and_nothing_at_all() -> None:

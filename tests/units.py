@@ -18,7 +18,7 @@ from drolayers import moments as m
 from drolayers import support as s
 from drolayers.conic import Smoothed, make_engine
 from drolayers.status import Derivative, Status
-from tests.ambiguity.sets import CENTRE, E1, E2, Nominal, SetCase, stacked
+from tests.ambiguity.sets import CENTRE, E1, E2, SetCase, stacked
 from tests.reformulation.problems import DISC, PARABOLA, ROOT, WEDGE, CostCase, SupportCase
 
 VALUE, GRADIENT, PROMISE = 1e-6, 1e-4, 1e-4
@@ -178,7 +178,7 @@ class Rescaled:
             found += [np.full(6, u), np.ones(3)]
         return torch.as_tensor(np.concatenate(found))
 
-    def split(self, leaf: Tensor) -> tuple[Tensor, Nominal | None]:
+    def split(self, leaf: Tensor) -> tuple[Tensor, dro.Nominal | None]:
         """A leaf as the library takes it."""
         if self.kind.ball is None:
             return leaf, None

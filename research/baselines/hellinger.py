@@ -35,12 +35,13 @@ from drolayers.checks import whole
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError, ShapeError
-from drolayers.status import Status
+from drolayers.status import Status, usable
+from drolayers.statuses import Statuses
 from research.baselines.hellinger_smooth import Data, Point, differentiable, interior_point
 
 
-@dataclass(frozen=True, eq=False)
-class RobustPortfolio:
+@dataclass(frozen=True, eq=False, repr=False)
+class RobustPortfolio(Statuses):
     """What was found for a batch; NaN, without a gradient, where ``status`` is not ok.
 
     Attributes:
@@ -54,11 +55,6 @@ class RobustPortfolio:
     value: Float[Tensor, "batch"]
     centre: Float[Tensor, "batch"]
     status: Int[Tensor, "batch"]
-
-    @property
-    def ok(self) -> Tensor:
-        """Which items have a portfolio."""
-        return self.status <= int(Status.INACCURATE)
 
 
 class HellingerPortfolio:
@@ -116,7 +112,7 @@ class HellingerPortfolio:
         unit = scenarios.detach().double().square().mean().sqrt().clamp(min=1e-12)
         data = Data(scenarios.double() / unit, reward.double() / unit**2, delta.double().sqrt())
         point, status = self._solve(data)
-        ok = status <= int(Status.INACCURATE)
+        ok = usable(status)
         weights, value = differentiable(point, data)
         return RobustPortfolio(
             torch.where(ok[:, None], weights, torch.nan),

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 from drolayers.nominal.base import NominalDistribution, distances, matrix
@@ -97,15 +98,13 @@ class ResidualAtoms(NominalDistribution):
         nearest, index = away.topk(min(max(self.k, 1), away.shape[1]), dim=1, largest=False)
         return torch.zeros_like(away).scatter(1, index, nearest.isfinite().to(away))
 
-    def forward(
-        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None
-    ) -> tuple[Float[Tensor, "batch atom dim"], Float[Tensor, "batch atom"]]:
+    def forward(self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None) -> Nominal:
         """The residuals' atoms, moved to the forecast."""
         if self.forecast is None:
             raise ModelError("ResidualAtoms has no data yet: call fit(Z, Y) first.")
         residuals, weights = super().forward(z, exclude)
         # A load is never negative; nor does a forecast plus a residual come near it.
-        return (self.forecast(z)[:, None] + residuals).clamp(min=0.0), weights
+        return Nominal((self.forecast(z)[:, None] + residuals).clamp(min=0.0), weights)
 
 
 @final

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
+    from drolayers.ambiguity.nominal import Nominal
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Smoothed
     from drolayers.cost.recourse import recourse
@@ -45,6 +46,7 @@ _HOME = {
     "MissingExtraError": "errors",
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",
+    "Nominal": "ambiguity.nominal",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Energy": "surrogate",
@@ -86,6 +88,7 @@ __all__ = [
     "ModelError",
     "MomentSet",
     "Network",
+    "Nominal",
     "Projection",
     "RelativeTemperature",
     "ShapeError",

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from drolayers.ambiguity.base import Nominal
+from drolayers.ambiguity.nominal import Pair
 from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
-from drolayers.errors import ModelError, SolveError
+from drolayers.errors import ModelError
 from drolayers.integer import Candidates, Oracle, make_oracle
-from drolayers.problem import DecisionProblem, Theta
-from drolayers.status import Status
+from drolayers.problem import Chosen, DecisionProblem, Theta
+from drolayers.status import usable
+from drolayers.statuses import OnFailure, Statuses, check_on_failure
 from drolayers.surrogate.energy import (
     RelativeTemperature,
     Temperature,
@@ -39,8 +39,8 @@ SMALL = 32
 """Integer points up to which all are solved rather than sampled."""
 
 
-@dataclass(frozen=True, eq=False)
-class Decision:
+@dataclass(frozen=True, eq=False, repr=False)
+class Decision(Statuses):
     """What the layer decided for a batch.
 
     Attributes:
@@ -63,17 +63,7 @@ class Decision:
     probabilities: Float[Tensor, "batch candidate"]
     effective_sample_size: Float[Tensor, "batch"]
     oracle: Candidates | None = None
-    _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = field(default=None, repr=False)
-
-    @property
-    def ok(self) -> Bool[Tensor, "batch"]:
-        """Which items have a decision."""
-        return self.status <= int(Status.INACCURATE)
-
-    @property
-    def statuses(self) -> list[Status]:
-        """The statuses as an enumeration."""
-        return [Status(s) for s in self.status.tolist()]
+    _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = None
 
     @property
     def derivative(self) -> Int[Tensor, "batch candidate"]:
@@ -82,7 +72,26 @@ class Decision:
             return torch.zeros(self.probabilities.shape, dtype=torch.int64, device=self.probabilities.device)
         return self._derivative()
 
-    def expected(self, loss: Callable[[dict[cp.Variable, Tensor]], Tensor]) -> Float[Tensor, "batch"]:
+    @classmethod
+    def cat(cls, parts: Sequence[Decision]) -> Decision:
+        """The decisions of several batches as those of one; ``oracle`` is None unless every part has one."""
+
+        def joined(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            if isinstance(values[0], Tensor):
+                return torch.cat(values)
+            return {variable: torch.cat([value[variable] for value in values]) for variable in values[0]}
+
+        found = [part.oracle for part in parts if part.oracle is not None]
+        # What has no graph is never asked for a derivative, and stays plain data.
+        graph = any(value.requires_grad for part in parts for value in part.candidates.values())
+        return cls(
+            **{f.name: joined(f.name) for f in fields(cls) if f.name not in ("oracle", "_derivative")},
+            oracle=Candidates.cat(found) if len(found) == len(parts) else None,
+            _derivative=(lambda: torch.cat([part.derivative for part in parts])) if graph else None,
+        )
+
+    def expected(self, loss: Callable[[Chosen], Tensor]) -> Float[Tensor, "batch"]:
         """The surrogate loss Σ_k p_k l(x_k), differentiable in θ; zero, without gradient, where not ``ok``.
 
         Args:
@@ -97,14 +106,10 @@ class Decision:
         used = torch.where(self.probabilities > 0, values, torch.zeros_like(values))
         return (self.probabilities * used).sum(1)
 
-    def mean(self, loss: Callable[[dict[cp.Variable, Tensor]], Tensor]) -> tuple[Float[Tensor, ""], int]:
+    def mean(self, loss: Callable[[Chosen], Tensor]) -> tuple[Float[Tensor, ""], int]:
         """The mean of ``expected`` over the items that are ``ok``, and their number."""
         count = int(self.ok.sum())
         return self.expected(loss).sum() / max(count, 1), count
-
-    def __repr__(self) -> str:
-        count = Counter(str(s) for s in self.statuses)
-        return f"Decision(batch={len(self.status)}, {', '.join(f'{k}: {v}' for k, v in count.items())})"
 
 
 class DROLayer(nn.Module):
@@ -122,11 +127,11 @@ class DROLayer(nn.Module):
             the spread of the candidates' objectives. May be changed between steps.
         gradient: "exact", "smoothed" (where the solution map is flat), or a ``Smoothed(level)``.
         oracle: who finds integer points, by name or as an object.
-        engine: who solves cone programs, by name or as an object; an ``Engine`` brings its own ``gradient`` and
-            ``on_failure``. ``layer.engine.explain()`` says what was chosen, and why.
+        engine: who solves cone programs, by name or as an object; an ``Engine`` brings its own ``gradient``.
+            ``layer.engine.explain()`` says what was chosen, and why.
         proposal: how points are drawn; ``Stratified`` unless given.
         enumerate_up_to: integer points up to which all are solved rather than sampled; 0 always samples.
-        on_failure: "mask" or "raise".
+        on_failure: "mask" (NaN, no gradient, a status) or "raise" (a ``SolveError``).
         seed: of the draws; None follows torch's global generator, which ``torch.utils.checkpoint`` restores.
     """
 
@@ -142,7 +147,7 @@ class DROLayer(nn.Module):
         engine: str | Solver | Engine = "auto",
         proposal: Proposal | None = None,
         enumerate_up_to: int = SMALL,
-        on_failure: Literal["mask", "raise"] = "mask",
+        on_failure: OnFailure = "mask",
         seed: int | None = 0,
     ) -> None:
         super().__init__()
@@ -156,14 +161,13 @@ class DROLayer(nn.Module):
             )
         if proposal is not None and not (hasattr(proposal, "sample") and hasattr(proposal, "log_prob")):
             raise ModelError(f"A proposal needs sample and log_prob; {proposal!r} has not.")
-        if isinstance(engine, Engine) and (gradient != "exact" or on_failure != "mask"):
-            raise ModelError("An Engine brings its own gradient and on_failure: set them there, not on the layer.")
+        if isinstance(engine, Engine) and gradient != "exact":
+            raise ModelError("An Engine brings its own gradient: set it there, not on the layer.")
         self.problem, self.candidates, self.samples = problem, int(candidates), samples
         self._temperature = check_temperature(RelativeTemperature() if temperature is None else temperature)
-        self.engine: Engine = replace(make_engine(engine, gradient, on_failure), about=problem.program)
-        self.on_failure = self.engine.on_failure
-        self._solver = replace(self.engine, on_failure="mask")
-        self.oracle: Oracle | None = make_oracle(oracle, self._solver) if self.mixed_integer else None
+        self.engine: Engine = replace(make_engine(engine, gradient), about=problem.program)
+        self.on_failure = check_on_failure(on_failure)
+        self.oracle: Oracle | None = make_oracle(oracle, self.engine) if self.mixed_integer else None
         self.proposal: Proposal = proposal or Stratified()
         self.enumerate_up_to = whole("enumerate_up_to", enumerate_up_to, 0)
         self._rng = None if seed is None else np.random.default_rng(seed)
@@ -197,9 +201,9 @@ class DROLayer(nn.Module):
     @gradient.setter
     def gradient(self, gradient: Literal["exact", "smoothed"] | Exact | Smoothed) -> None:
         rule = make_engine(self.engine.solver, gradient).gradient
-        self.engine, self._solver = replace(self.engine, gradient=rule), replace(self._solver, gradient=rule)
+        self.engine = replace(self.engine, gradient=rule)
 
-    def forward(self, theta: Theta, nominal: Nominal | None = None) -> Decision:
+    def forward(self, theta: Theta, nominal: Pair | None = None) -> Decision:
         """Decide for a batch of ambiguity sets.
 
         Args:
@@ -207,13 +211,11 @@ class DROLayer(nn.Module):
             nominal: atoms and weights, where the set needs them.
         """
         decision = self._mixed_integer(theta, nominal) if self.mixed_integer else self._continuous(theta, nominal)
-        if self.on_failure == "raise" and not bool(decision.ok.all()):
-            raise SolveError(decision.statuses)
-        return decision
+        return decision.checked(self.on_failure)
 
-    def _continuous(self, theta: Theta, nominal: Nominal | None) -> Decision:
+    def _continuous(self, theta: Theta, nominal: Pair | None) -> Decision:
         """One candidate, the optimum."""
-        solution = self.problem.solve(theta, nominal, engine=self._solver)
+        solution = self.problem.solve(theta, nominal, engine=self.engine)
         dtype = self.problem.ambiguity.flat(theta).dtype
         return self._decision(
             solution.primal[:, None],
@@ -226,20 +228,20 @@ class DROLayer(nn.Module):
             derivative=lambda: solution.derivative[:, None],
         )
 
-    def _mixed_integer(self, theta: Theta, nominal: Nominal | None) -> Decision:
+    def _mixed_integer(self, theta: Theta, nominal: Pair | None) -> Decision:
         """The T best points, draws around them, and their energies."""
         problem, program = self.problem, self.problem.program
-        flat, features = problem.features(theta, nominal)
+        flat, around, features = problem.given(theta, nominal)
         values = program.values(features)
         points = self._every_point() if self.training else None
         if points is not None:
-            slots = Slots.all(program, values, points, self._solver)
+            slots = Slots.all(program, values, points, self.engine)
             found, log_prob = None, torch.zeros_like(slots.objective)
         else:
             found, draws = self._sample(values.detach())
-            slots = Slots.around(program, values, found, draws, self._solver)
+            slots = Slots.around(program, values, found, draws, self.engine)
             log_prob = draws.log_prob
-        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, nominal, self.oracle)
+        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, around, self.oracle)
         temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
         # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)
@@ -297,7 +299,7 @@ class DROLayer(nn.Module):
     ) -> Decision:
         """Split by variable, mask, and return in the caller's type."""
         problem = self.problem
-        ok = status <= int(Status.INACCURATE)
+        ok = usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
         # A loss may have no derivative at a placeholder, so none is passed on from there.

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.base import Nominal
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 from drolayers.extras import require
 from drolayers.layer import Decision, DROLayer
-from drolayers.problem import DecisionProblem, Theta
+from drolayers.problem import Chosen, DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ LABELLED = 8
 
 def worst_case(
     problem: DecisionProblem,
-    decision: Decision | Mapping[cp.Variable, Tensor],
+    decision: Decision | Chosen,
     theta: Theta,
-    nominal: Nominal | None = None,
+    nominal: Pair | None = None,
     item: int = 0,
     axes: Axes | Sequence[Axes] | None = None,
     *,
@@ -61,7 +61,7 @@ def worst_case(
     flat, found = problem.ambiguity.flat(theta).detach(), _best(decision)
     item = _position(item, len(flat))
     one = {v: value.detach()[item : item + 1] for v, value in found.items()}
-    beside = None if nominal is None else (nominal[0][item : item + 1].detach(), nominal[1][item : item + 1].detach())
+    beside = None if nominal is None else problem.ambiguity.around(nominal, flat).at([item])
     worst = problem.worst_case_distribution(one, flat[item : item + 1], beside)
     if not bool(worst.probabilities.isfinite().all()):
         raise ModelError(
@@ -125,7 +125,7 @@ def price_of_robustness(
     values: ArrayLike,
     axes: Axes | None = None,
     *,
-    nominal: Nominal | None = None,
+    nominal: Pair | None = None,
     item: int = 0,
     show: Literal["value", "decision"] = "value",
 ) -> Axes:
@@ -157,9 +157,9 @@ def price_of_robustness(
     parts = {name: part.clone() for name, part in ambiguity.unpack(flat[item : item + 1].repeat(count, 1)).items()}
     wanted = torch.as_tensor(steps).to(flat).reshape(count, *[1] * len(ambiguity.parameters[parameter]))
     parts[parameter] = wanted.expand_as(parts[parameter])
-    around = None if nominal is None else (nominal[0][[item] * count].detach(), nominal[1][[item] * count].detach())
+    around = None if nominal is None else ambiguity.around(nominal, flat).at([item] * count)
     with torch.no_grad():
-        decision = DROLayer(problem).eval()(ambiguity.pack(parts), around if ambiguity.needs_nominal else None)
+        decision = DROLayer(problem).eval()(ambiguity.pack(parts), around)
     panel = _panels(axes, 1)[0]
     if show == "decision":
         _lines(panel, steps, decision.best)
@@ -207,7 +207,7 @@ def training(learner: DecisionFocusedLearner, axes: Axes | None = None, *, stage
     return panel
 
 
-def _best(decision: Decision | Mapping[cp.Variable, Tensor]) -> dict[cp.Variable, Tensor]:
+def _best(decision: Decision | Chosen) -> dict[cp.Variable, Tensor]:
     """A decision by variable."""
     found = decision.best if isinstance(decision, Decision) else decision
     if not isinstance(found, Mapping):
@@ -247,9 +247,9 @@ def _scatter(
 ) -> None:
     """Two coordinates; areas are probabilities."""
     if nominal is not None:
-        at, weight = nominal[0][0].numpy(force=True)[:, shown], nominal[1][0].numpy(force=True)
-        kept = weight > 0
-        panel.scatter(at[kept, 0], at[kept, 1], s=area * weight[kept], color=NOMINAL, alpha=0.6, label="nominal", lw=0)
+        atoms, mass = _solid(nominal)
+        at = atoms[:, shown]
+        panel.scatter(at[:, 0], at[:, 1], s=area * mass, color=NOMINAL, alpha=0.6, label="nominal", lw=0)
     atoms, mass = _solid(worst)
     at = atoms[:, shown]
     panel.scatter(at[:, 0], at[:, 1], s=area * mass, color=WORST, alpha=0.75, label="worst case", lw=0)
@@ -267,11 +267,11 @@ def _stems(panel: Axes, worst: WorstCaseDistribution, nominal: Nominal | None, c
     """One coordinate: mass at each place, atoms at one place added up."""
     parts = []
     if nominal is not None:
-        parts.append((nominal[0][0].numpy(force=True), nominal[1][0].numpy(force=True), NOMINAL, "nominal", 4.0))
+        parts.append((*_solid(nominal), NOMINAL, "nominal", 4.0))
     parts.append((*_solid(worst), WORST, "worst case", 1.8))
     for atoms, mass, colour, label, width in parts:
-        places, inverse = np.unique(np.round(atoms[mass > 0, coordinate], 9), return_inverse=True)
-        heights = np.bincount(inverse.ravel(), mass[mass > 0])
+        places, inverse = np.unique(np.round(atoms[:, coordinate], 9), return_inverse=True)
+        heights = np.bincount(inverse.ravel(), mass)
         panel.vlines(places, 0.0, heights, color=colour, lw=width, label=label, alpha=0.85)
     panel.set(xlabel=f"y[{coordinate}]", ylabel="probability", ylim=(0.0, None))
     reach = worst.directions[0].numpy(force=True)[:, coordinate]
@@ -282,9 +282,9 @@ def _stems(panel: Axes, worst: WorstCaseDistribution, nominal: Nominal | None, c
             panel.annotate("", (end, 0.5), start, "axes fraction", "axes fraction", arrowprops=style)
 
 
-def _solid(worst: WorstCaseDistribution) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Atoms that have mass, and their mass."""
-    atoms, mass = worst.atoms[0].numpy(force=True), worst.probabilities[0].numpy(force=True)
+def _solid(distribution: Nominal | WorstCaseDistribution) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The first item's atoms that have mass, and their mass."""
+    atoms, mass = (part[0].numpy(force=True) for part in distribution)
     return atoms[mass > 0], mass[mass > 0]
 
 
@@ -299,7 +299,7 @@ def _named(decision: Decision, integers: Sequence[cp.Variable], item: int, slot:
     return " ".join(words)
 
 
-def _lines(panel: Axes, steps: NDArray[np.float64], best: Mapping[cp.Variable, Tensor]) -> None:
+def _lines(panel: Axes, steps: NDArray[np.float64], best: Chosen) -> None:
     """Every entry of every variable."""
     count = 0
     for variable, value in best.items():
@@ -313,9 +313,7 @@ def _lines(panel: Axes, steps: NDArray[np.float64], best: Mapping[cp.Variable, T
         panel.legend(frameon=False)
 
 
-def _nominal_cost(
-    problem: DecisionProblem, best: Mapping[cp.Variable, Tensor], nominal: Nominal
-) -> NDArray[np.float64]:
+def _nominal_cost(problem: DecisionProblem, best: Chosen, nominal: Nominal) -> NDArray[np.float64]:
     """The mean cost of each decision under the nominal distribution."""
     atoms, weights = nominal
     batch, count = weights.shape

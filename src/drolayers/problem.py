@@ -12,24 +12,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Nominal, Rows
+from drolayers.ambiguity.base import AmbiguitySet, Rows
 from drolayers.ambiguity.moment import columns
-from drolayers.conic import ConeProgram, Engine, Solution, make_engine
+from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.conic.elastic import endless
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
-from drolayers.errors import ModelError, ShapeError, SolveError
+from drolayers.errors import ModelError, ShapeError
 from drolayers.integer import Oracle, make_oracle
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution, worst_distribution
-from drolayers.status import Status
+from drolayers.status import Status, usable
+from drolayers.statuses import OnFailure
 from drolayers.support import Layout
 
-Decision = Mapping[cp.Variable, Tensor]
+Chosen = Mapping[cp.Variable, Tensor]
+"""What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""
+
 Theta = Tensor | Mapping[str, Tensor]
 
 EMPTY = 1e-7
@@ -81,10 +85,10 @@ class DecisionProblem:
         problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *constraints_all])
         self.program: ConeProgram = compile_program(problem, ambiguity.features)
         self._loss = TorchCost(cost)
-        self._engine = make_engine()
+        self._engine = default_engine()
         self._decisions = Decisions(self.constraints, self.variables, self.program, self._engine)
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
-        self._careful = replace(self._engine, solver=self._engine.solver.with_tolerance(1e-12))
+        self._careful = self._engine.with_tolerance(1e-12)
 
     @property
     def conservative(self) -> bool:
@@ -119,19 +123,23 @@ class DecisionProblem:
         worst = worst_case(rows, ambiguity, lifts, probe)
         return fixed + worst.value, [*constraints, *worst.constraints], worst.probe
 
-    def features(self, theta: Theta, nominal: Nominal | None = None) -> tuple[Tensor, Tensor]:
-        """θ checked and flat, and the features that the compiled programs take."""
+    def given(self, theta: Theta, nominal: Pair | None) -> tuple[Tensor, Nominal | None, Tensor]:
+        """What a user gave, checked: θ, flat; the nominal distribution, where the set needs one; their features."""
         flat = self.ambiguity.flat(theta)
-        if nominal is not None and not self.ambiguity.needs_nominal:
-            nominal = None
-        return flat, self.ambiguity.feature_values(flat, nominal)
+        around = self.ambiguity.around(nominal, flat) if self.ambiguity.needs_nominal else None
+        return flat, around, self.ambiguity.feature_values(flat, around)
+
+    def features(self, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch feature"]:
+        """What the compiled program is affine in."""
+        return self.given(theta, nominal)[2]
 
     def solve(
         self,
         theta: Theta,
-        nominal: Nominal | None = None,
+        nominal: Pair | None = None,
         fixed: Tensor | None = None,
         engine: Engine | None = None,
+        on_failure: OnFailure = "mask",
     ) -> Solution:
         """Solve the continuous problem for a batch of sets, with integer variables relaxed or fixed.
 
@@ -140,14 +148,11 @@ class DecisionProblem:
             nominal: atoms and weights, where the set needs them.
             fixed: values for the integer columns of ``program``.
             engine: how to solve; the default engine with exact gradients unless given.
+            on_failure: "mask" (NaN, no gradient, a status) or "raise" (a ``SolveError``).
         """
-        flat, features = self.features(theta, nominal)
-        engine = engine or self._engine
-        solution = replace(engine, on_failure="mask").solve(self.program, features, fixed)
-        solution = solution.masked(self.diagnose(solution, flat, nominal, fixed))
-        if engine.on_failure == "raise" and not bool(solution.ok.all()):
-            raise SolveError(solution.statuses)
-        return solution
+        flat, around, features = self.given(theta, nominal)
+        solution = (engine or self._engine).solve(self.program, features, fixed)
+        return solution.masked(self.diagnose(solution, flat, around, fixed)).checked(on_failure)
 
     def diagnose(
         self, solution: Solution, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None = None
@@ -190,14 +195,14 @@ class DecisionProblem:
         self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None
     ) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
-        status, ok = status.clone(), status <= int(Status.INACCURATE)
+        status, ok = status.clone(), usable(status)
         look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(theta.detach())
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
         if not bool(look.any()):
             return status
         items = look.nonzero()[:, 0]
-        mine = None if nominal is None else (nominal[0][items], nominal[1][items])
+        mine = None if nominal is None else nominal.at(items)
         excess = self.ambiguity.emptiness(theta[items], mine).to(status.device)
         empty, edge = excess > EMPTY, excess.abs() <= EMPTY
         status[items[empty]] = int(Status.EMPTY_SET)
@@ -211,9 +216,9 @@ class DecisionProblem:
         items = doubtful.nonzero()[:, 0]
         if not items.numel():
             return status
-        mine = None if nominal is None else (nominal[0][items], nominal[1][items])
+        mine = None if nominal is None else nominal.at(items)
         with torch.no_grad():
-            values = self.program.values(self.features(theta[items], mine)[1])
+            values = self.program.values(self.ambiguity.feature_values(theta[items], mine))
             if fixed is not None:
                 values = self.program.within(values, fixed[items], fixed[items])
             nothing = replace(values, P=torch.zeros_like(values.P), q=torch.zeros_like(values.q))
@@ -231,7 +236,7 @@ class DecisionProblem:
         """The decision variables' parts of primal points ``(..., column)``."""
         return {v: self.program.variable(primal, v) for v in self.variables}
 
-    def loss(self, x: Decision, y: Tensor) -> Tensor:
+    def loss(self, x: Chosen, y: Tensor) -> Tensor:
         """The cost c(x, y) itself, differentiable.
 
         Args:
@@ -260,36 +265,33 @@ class DecisionProblem:
         parts = {k: aligned(v, len(k.shape)) for k, v in values.items()}
         return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
 
-    def worst_case_cost(self, x: Decision, theta: Theta, nominal: Nominal | None = None) -> Float[Tensor, "batch"]:
+    def worst_case_cost(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
         solution, flat, status = self._evaluate(x, theta, nominal)
         value = solution.objective
         infinite = (status == int(Status.UNBOUNDED)).to(value.device)
-        usable = (status <= int(Status.INACCURATE)).to(value.device)
-        value = torch.where(usable, value, torch.full_like(value, torch.nan))
+        value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
         value = torch.where(infinite, torch.full_like(value, torch.inf), value)
         return value.to(torch.promote_types(flat.dtype, torch.float32))
 
-    def worst_case_distribution(
-        self, x: Decision, theta: Theta, nominal: Nominal | None = None
-    ) -> WorstCaseDistribution:
+    def worst_case_distribution(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> WorstCaseDistribution:
         """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity."""
         if self.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
         _, probe = self._evaluation
         with torch.enable_grad():
             rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
-            flat = self.ambiguity.flat(theta)
+            flat, around, _ = self.given(theta, nominal)
             batch = flat.shape[0]
             zero = flat.detach().double().new_zeros(())
             da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
             detached = {k: v.detach() for k, v in self._checked(x).items()}
-            solution, _, status = self._evaluate(detached, theta, nominal, (da, db))
-            usable = status <= int(Status.INACCURATE)
-            total = torch.where(usable, solution.objective, torch.zeros_like(solution.objective)).sum()
+            solution, _, status = self._evaluate(detached, flat, around, (da, db))
+            ok = usable(status)
+            total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
-        masses = torch.where(usable[:, None], masses, zero + torch.nan)
-        weights = nominal[1].double() if self.ambiguity.needs_nominal and nominal else torch.ones(batch, 1)
+        masses = torch.where(ok[:, None], masses, zero + torch.nan)
+        weights = torch.ones(batch, 1) if around is None else around.weights
         slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)
 
@@ -305,11 +307,11 @@ class DecisionProblem:
         return compile_program(problem, listed, free=self.variables), probe
 
     def _evaluate(
-        self, x: Decision, theta: Theta, nominal: Nominal | None, probes: tuple[Tensor, Tensor] | None = None
+        self, x: Chosen, theta: Theta, nominal: Pair | None, probes: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Solution, Tensor, Tensor]:
         """Solve the evaluation program: only an infinite worst case can make it infeasible."""
         program, probe = self._evaluation
-        flat, features = self.features(theta, nominal)
+        flat, around, features = self.given(theta, nominal)
         values = self._checked(x)
         batch = features.shape[0]
         parts = [features]
@@ -325,7 +327,7 @@ class DecisionProblem:
         da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
         given = torch.cat([*parts, da.to(features), db.to(features)], 1)
         solution = self._careful.solve(program, given)
-        status = self._empty_sets(solution.status, solution.primal, solution.objective, flat, nominal)
+        status = self._empty_sets(solution.status, solution.primal, solution.objective, flat, around)
         failed = (status == int(Status.FAILED)).nonzero()[:, 0]
         if failed.numel():
             with torch.no_grad():
@@ -335,7 +337,7 @@ class DecisionProblem:
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
         return solution, flat, status
 
-    def _checked(self, x: Decision) -> dict[cp.Variable, Tensor]:
+    def _checked(self, x: Chosen) -> dict[cp.Variable, Tensor]:
         """A decision with a tensor for every variable."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")

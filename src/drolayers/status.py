@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class Status(IntEnum):
@@ -47,6 +48,11 @@ _ADVICE = {
         "point, and for terms that cancel."
     ),
 }
+
+
+def usable(status: Any) -> Any:
+    """Which codes of a tensor or an array tell of an answer that can be used."""
+    return status <= int(Status.INACCURATE)
 
 
 class Derivative(IntEnum):

@@ -20,7 +20,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from drolayers.checks import numbers
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError
 from drolayers.products import times
@@ -448,7 +448,7 @@ def _check_inhabited(support: Support, dim: int) -> None:
 def _inhabited(support: Support, dim: int) -> bool:
     """Whether the set has a point, in whatever units."""
     program = compile_program(cp.Problem(cp.Minimize(0.0), support.members(cp.Variable((1, dim)))), [])
-    found = make_engine().solve(program, torch.zeros(1, 0, dtype=torch.float64))
+    found = default_engine().solve(program, torch.zeros(1, 0, dtype=torch.float64))
     return found.statuses != [Status.INFEASIBLE]
 
 

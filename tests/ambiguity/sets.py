@@ -16,7 +16,6 @@ import drolayers as dro
 from drolayers import moments as m
 
 Parameters = dict[str, np.ndarray]
-Nominal = tuple[Tensor, Tensor]
 
 POWERS = (1.0, 1.5, 2.0, 3.0)
 NORMS = (1.0, 1.5, 2.0, 3.0, np.inf)
@@ -55,14 +54,14 @@ class SetCase:
             for _ in range(batch)
         ]
 
-    def nominal(self, batch: int, seed: int = 1) -> Nominal | None:
+    def nominal(self, batch: int, seed: int = 1) -> dro.Nominal | None:
         """Atoms and weights where the set needs them."""
         if self.ball is None:
             return None
         rng = np.random.default_rng(seed)
         weights = WEIGHTS + 0.05 * rng.uniform(-1, 1, (batch, 3))
         atoms = ATOMS + 0.1 * rng.uniform(-1, 1, (batch, 3, 2))
-        return torch.as_tensor(atoms), torch.as_tensor(weights / weights.sum(1, keepdims=True))
+        return dro.Nominal(torch.as_tensor(atoms), torch.as_tensor(weights / weights.sum(1, keepdims=True)))
 
     def recession(self, parameters: Parameters, directions: np.ndarray) -> np.ndarray:
         """Lim g(sd)/s, taken far out."""

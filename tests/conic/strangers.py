@@ -52,7 +52,7 @@ class Stranger:
     def features(self, leaf: Tensor) -> Tensor:
         """The parameters of the compiled program."""
         parameters = self.parameters(leaf)
-        return parameters[0] if self.problem is None else self.problem.features(*parameters)[1]
+        return parameters[0] if self.problem is None else self.problem.features(*parameters)
 
     def solve(self, leaf: Tensor, engine: Engine | None = None) -> Solution:
         """Solve with the default engine, or with another."""

@@ -162,17 +162,17 @@ def test_without_a_second_route_an_item_has_failed() -> None:
 
 def test_raise_lists_the_items() -> None:
     member = family("fragile_lp")
-    engine = make_engine("auto", on_failure="raise")
-    assert engine.solve(member.program, member.theta(4)).statuses == [Status.OPTIMAL] * 4
+    engine = make_engine()
+    assert engine.solve(member.program, member.theta(4)).checked().statuses == [Status.OPTIMAL] * 4
     with pytest.raises(SolveError, match=r"5 of 32 items were not solved \(9: INFEASIBLE, 15: NO_MINIMUM") as caught:
-        engine.solve(member.program, spoil(member.theta(BATCH, seed=4)))
+        engine.solve(member.program, spoil(member.theta(BATCH, seed=4))).checked()
     assert caught.value.items == BAD
 
 
 @pytest.mark.parametrize("engine", list(SOLVERS))
 def test_empty_batch(engine: str) -> None:
     member = family("fragile_socp")
-    theta = torch.zeros(0, member.program.theta_size, requires_grad=True)
+    theta = torch.zeros(0, member.program.feature_size, requires_grad=True)
     solution = make_engine(engine).solve(member.program, theta)
     assert solution.primal.shape == (0, member.program.columns)
     assert solution.dual.shape == solution.slack.shape == (0, member.program.rows)
@@ -195,8 +195,8 @@ def test_empty_batch(engine: str) -> None:
     ],
     ids=lambda t: f"{tuple(t.shape)}-{t.dtype}",
 )
-def test_wrong_theta(theta: object) -> None:
-    with pytest.raises(ShapeError, match="theta"):
+def test_wrong_features(theta: object) -> None:
+    with pytest.raises(ShapeError, match="features"):
         make_engine().solve(family("fragile_lp").program, theta)
 
 
@@ -225,7 +225,7 @@ def test_wrong_names() -> None:
     with pytest.raises(ModelError, match="gradient must be"):
         make_engine("auto", "approximate")
     with pytest.raises(ModelError, match="on_failure must be"):
-        make_engine("auto", on_failure="ignore")
+        make_engine().solve(family("socp").program, family("socp").theta(1)).checked("ignore")
     with pytest.raises(ModelError, match="power cones"):
         make_engine("batched").solve(family("power").program, family("power").theta(1))
     with pytest.warns(DeprecationWarning, match="clarabel"):

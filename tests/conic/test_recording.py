@@ -37,7 +37,7 @@ def test_two_solves_of_one_shape(items: int, gradient: Exact | Smoothed) -> None
     engine = Engine(Interior(), gradient=gradient)
     for seed in (0, 1, 2):
         contexts = torch.rand(items, 1, generator=torch.Generator().manual_seed(seed)).double().numpy()
-        packed = shop.problem.features(shop.full_knowledge(contexts))[1]
+        packed = shop.problem.features(shop.full_knowledge(contexts))
         here, there = (packed.clone().to(device).requires_grad_() for device in ("cpu", "cuda"))
         expected, found = engine.solve(program, here), engine.solve(program, there)
         assert found.statuses == expected.statuses == [Status.OPTIMAL] * items

@@ -14,7 +14,7 @@ import drolayers as dro
 from drolayers.conic import residuals
 from drolayers.conic.adjoints.barrier import Barrier
 from drolayers.conic.adjoints.path import Path
-from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
+from drolayers.conic.adjoints.theorem import Found, Pulled, by_feature
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import MaskedGradientWarning
 from drolayers.conic.newton import basis, gap, split
@@ -228,7 +228,7 @@ def test_the_path_item_by_item_is_that_of_the_batch(name: str, level: float) -> 
     assert set(one.code.tolist()) == set(other.code.tolist()) == {int(Derivative.PATH)}
     torch.testing.assert_close(one.x, other.x, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(
-        by_theta(program, one, found.units), by_theta(program, other, found.units), rtol=1e-5, atol=1e-6
+        by_feature(program, one, found.units), by_feature(program, other, found.units), rtol=1e-5, atol=1e-6
     )
 
 
@@ -239,7 +239,7 @@ def test_smoothed_derivatives_are_those_of_the_path(name: str, level: float) -> 
     program, theta, weight = family(name).program, family(name).theta(3, seed=2), weights(family(name), 3)
     pulled, found = _at(name, theta, level, weight)
     assert pulled.code.tolist() == [int(Derivative.PATH)] * 3
-    gradient = by_theta(program, pulled, found.units)
+    gradient = by_feature(program, pulled, found.units)
     along = torch.tensor(np.random.default_rng(3).normal(size=(2, *theta.shape)))
     ends = [_at(name, theta + step * move, level, weight)[0] for move in along for step in (1e-5, -1e-5)]
     sums = torch.stack([(end.x * weight).sum(1) for end in ends]).reshape(-1, 2, 3)

@@ -145,7 +145,6 @@ def _product() -> ConeProgram:
     return ConeProgram(
         cones=Cones(zero=1, soc=(3,)),
         columns=3,
-        theta_size=0,
         A_indptr=torch.tensor([0, 1, 3, 5, 6]),
         A_indices=torch.tensor([2, 0, 1, 0, 1, 2]),
         P_indptr=torch.zeros(4, dtype=torch.int64),

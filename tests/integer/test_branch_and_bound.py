@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic import Engine, make_engine
+from drolayers.conic import Engine
 from drolayers.conic.solvers.contract import Points
 from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError
 from drolayers.integer import BranchAndBound
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
-from tests.integer.families import FAMILIES, covering, newsvendor, portfolio
+from tests.integer.families import FAMILIES, newsvendor, portfolio
 
 BATCH = 24
 
@@ -215,10 +215,3 @@ def test_parity_is_proven_infeasible() -> None:
     program = compile_program(cp.Problem(cp.Minimize(cost @ x), [2 * cp.sum(x) == 5]), [cost])
     found = BranchAndBound().best(program, program.values(torch.ones(2, 7).double()), 2)
     assert found.statuses == [Status.INFEASIBLE] * 2
-
-
-def test_an_engine_that_raises_is_used_without_raising() -> None:
-    family = covering(np.random.default_rng(0), 6)
-    engine = make_engine(on_failure="raise")
-    found = BranchAndBound(engine).best(family.program, family.values, 2)
-    assert Status.INFEASIBLE in found.statuses

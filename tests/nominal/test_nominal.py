@@ -118,7 +118,7 @@ def test_a_loaded_forest_needs_no_scikit_learn(tmp_path: object) -> None:
     Z, Y = data()
     nominal = Forest(trees=3, max_atoms=5).fit(Z, Y)
     path = f"{tmp_path}/forest.pt"
-    torch.save((nominal.state_dict(), Z[:2], nominal(Z[:2])), path)
+    torch.save((nominal.state_dict(), Z[:2], tuple(nominal(Z[:2]))), path)
     script = f"""
 import sys
 sys.modules["sklearn"] = None
@@ -336,3 +336,16 @@ def test_wrong_input() -> None:
 def test_wrong_settings(make: Callable[[], NominalDistribution]) -> None:
     with pytest.raises(dro.ModelError):
         make()
+
+
+def test_one_type_of_nominal_distribution() -> None:
+    Z, Y = data()
+    found = KNN(4).fit(Z, Y)(Z[:3].float())
+    assert isinstance(found, dro.Nominal)
+    atoms, weights = found
+    assert atoms is found.atoms
+    assert found.to(Z).weights.dtype == torch.float64
+    assert torch.equal(found.at([2, 0]).atoms, atoms[[2, 0]])
+    checked = dro.Nominal.of([atoms, weights], DIM, 3)
+    assert checked.atoms.dtype == torch.float64
+    torch.testing.assert_close(checked.mean(checked.atoms), (weights[..., None] * atoms).sum(1).double())

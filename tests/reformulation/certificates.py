@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+import drolayers as dro
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
-from tests.ambiguity.sets import Nominal, Parameters, SetCase
+from tests.ambiguity.sets import Parameters, SetCase
 from tests.reformulation.problems import Case, Values
 
 TOLERANCE = 1e-6
@@ -42,7 +43,7 @@ def of_item(found: WorstCaseDistribution, item: int) -> Spread:
 
 
 def usage(
-    case: SetCase, t: Parameters, nominal: Nominal | None, item: int, mass: Spread
+    case: SetCase, t: Parameters, nominal: dro.Nominal | None, item: int, mass: Spread
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a distribution uses of every bound, and the bounds; atoms and directions together."""
     if case.ball is None:
@@ -84,7 +85,7 @@ def defects(
     case: Case,
     x: Values,
     t: Parameters,
-    nominal: Nominal | None,
+    nominal: dro.Nominal | None,
     item: int,
     f: float,
     mass: Spread,
@@ -114,7 +115,13 @@ def defects(
 
 
 def assert_certifies(
-    case: Case, x: Values, t: Parameters, nominal: Nominal | None, item: int, f: Tensor, found: WorstCaseDistribution
+    case: Case,
+    x: Values,
+    t: Parameters,
+    nominal: dro.Nominal | None,
+    item: int,
+    f: Tensor,
+    found: WorstCaseDistribution,
 ) -> None:
     """The distribution lies in the set and attains f."""
     values = defects(case, x, t, nominal, item, float(f[item]), of_item(found, item), float(found.escaping_cost[item]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linprog
 
-from tests.ambiguity.sets import CENTRE, Nominal, Parameters
+import drolayers as dro
+from tests.ambiguity.sets import CENTRE, Parameters
 from tests.reformulation.problems import Case, SupportCase, Values
 
 FAR = 1e4
@@ -34,7 +35,9 @@ def points(support: SupportCase, step: float = 0.1, reach: float = 4.0) -> np.nd
     return ends[np.unique(np.round(ends / (0.1 * step)), axis=0, return_index=True)[1]]
 
 
-def lower_bound(case: Case, x: Values, t: Parameters, nominal: Nominal | None, item: int, grid: np.ndarray) -> float:
+def lower_bound(
+    case: Case, x: Values, t: Parameters, nominal: dro.Nominal | None, item: int, grid: np.ndarray
+) -> float:
     """The largest expected cost of a distribution in the set with atoms on the grid only."""
     if case.set.ball is None:
         assert case.set.moments is not None

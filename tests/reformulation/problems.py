@@ -11,7 +11,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers import support as s
-from tests.ambiguity.sets import CENTRE, Nominal, Parameters, SetCase, stacked
+from tests.ambiguity.sets import CENTRE, Parameters, SetCase, stacked
 
 Values = dict[str, np.ndarray]
 Excess = Callable[[np.ndarray], np.ndarray]
@@ -206,7 +206,7 @@ class Case:
     problem: dro.DecisionProblem
     x: cp.Variable
 
-    def theta(self, batch: int, seed: int = 0) -> tuple[list[Parameters], dict[str, Tensor], Nominal | None]:
+    def theta(self, batch: int, seed: int = 0) -> tuple[list[Parameters], dict[str, Tensor], dro.Nominal | None]:
         """Parameters of a batch, plainly and as the library takes them."""
         parameters = self.set.parameters(batch, seed)
         return parameters, stacked(parameters), self.set.nominal(batch, seed + 1)

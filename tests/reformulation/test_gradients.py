@@ -13,7 +13,7 @@ from torch import Tensor
 import drolayers as dro
 from drolayers import support as s
 from drolayers.conic import Engine, make_engine
-from tests.ambiguity.sets import SETS, Nominal, SetCase
+from tests.ambiguity.sets import SETS, SetCase
 from tests.reformulation.differences import analytic, central, gap
 from tests.reformulation.problems import JOINT, STOCK, WEDGE
 
@@ -56,7 +56,7 @@ class Setting:
         nominal = kind.nominal(1, seed=4)
         self.at = theta if nominal is None else torch.cat([theta, nominal[0].flatten(), nominal[1].flatten().log()])
 
-    def split(self, at: Tensor) -> tuple[Tensor, Nominal | None]:
+    def split(self, at: Tensor) -> tuple[Tensor, dro.Nominal | None]:
         """θ, and atoms with weights that add up to one."""
         if self.kind.ball is None:
             return at, None

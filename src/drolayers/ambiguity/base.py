@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.moment import Typical, columns
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.terms import Term
 from drolayers.errors import ShapeError
 from drolayers.support import Layout
 from drolayers.uncertainty import Uncertain
-
-Nominal = tuple[Tensor, Tensor]
-"""Atoms ``(batch, atom, dim)`` and their weights ``(batch, atom)``."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,8 @@ class AmbiguitySet(ABC):
     y: Uncertain
     features: tuple[cp.Parameter, ...]
     """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
+    atoms: int
+    """Number of atoms of the nominal distribution, where one travels beside θ."""
 
     @property
     @abstractmethod
@@ -94,6 +94,11 @@ class AmbiguitySet(ABC):
     def needs_nominal(self) -> bool:
         """Whether atoms and weights travel beside θ."""
         return False
+
+    def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
+        """The nominal distributions of a batch, checked, where θ is."""
+        count = self.atoms if self.needs_nominal else 0
+        return Nominal.of(nominal, self.y.dim, len(theta), count).to(theta.device)
 
     @abstractmethod
     def links(self) -> list[Labels]:
@@ -118,7 +123,9 @@ class AmbiguitySet(ABC):
         return [], []
 
     @abstractmethod
-    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
         """The features of a batch, differentiable, in float64 and in the order of ``features``."""
 
     @abstractmethod
@@ -130,7 +137,7 @@ class AmbiguitySet(ABC):
         """Items whose set may be empty although their program looks solvable."""
 
     @abstractmethod
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
         """By how much, relatively, the bounds must be relaxed for the set to be non-empty; negative: room to spare."""
 
     @abstractmethod

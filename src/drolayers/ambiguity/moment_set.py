@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -13,13 +13,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.elementary import kind, stacked
 from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
 from drolayers.ambiguity.moments import Variance
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
@@ -167,7 +168,9 @@ class MomentSet(AmbiguitySet):
         values = self.unpack(theta)
         return given | {name: values[self._name(position, name)] for name in moment.shapes(self.y.dim)}
 
-    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
         """Parameters as they are, bounds as their roots."""
         self.check(theta)
         theta = theta.double()
@@ -207,7 +210,7 @@ class MomentSet(AmbiguitySet):
         low = [s < 0 if m.affine else s <= FLOOR for s, m in pairs if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
         """Min over y ∈ Ξ of max (ρ_i(y) - ρ_i)/scale_i: by Jensen, a set that holds a distribution holds its mean.
 
         Here ρ_i(y) = g_i(y)^(1/p) and ρ_i = σ_i^(1/p), so that everything scales with the data.
@@ -232,8 +235,7 @@ class MomentSet(AmbiguitySet):
 
     def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor) -> Float[Tensor, "batch"]:
         """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support."""
-        engine = make_engine()
-        engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
+        engine = default_engine().with_tolerance(1e-11)
         own = [theta[:, where] for group in self._groups for name, where in group.columns.items() if name != "sigma"]
         return engine.solve(self._emptiness_program, torch.cat([*own, rho, scale, size], 1)).objective / size[:, 0]
 

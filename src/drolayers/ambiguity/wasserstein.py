@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -13,15 +13,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Nominal, Rows, SetDual
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.moment import Typical
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
 from drolayers.checks import whole
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Reals
 from drolayers.uncertainty import Uncertain
@@ -113,39 +114,13 @@ class Wasserstein(AmbiguitySet):
             )
         return SetDual(expanded, price, [term], [], 1.0 / count)
 
-    def check_nominal(self, nominal: Nominal | None, batch: int) -> Nominal:
-        """Atoms and weights of the right shapes, finite, with weights that are probabilities."""
-        if nominal is None:
-            raise ShapeError("A Wasserstein ball needs its nominal distribution: pass nominal(z) beside theta.")
-        pair = isinstance(nominal, tuple | list) and len(nominal) == 2
-        if not pair or not all(isinstance(part, Tensor) for part in nominal):
-            raise ShapeError("The nominal distribution is a pair of tensors: atoms and weights.")
-        atoms, weights = nominal
-        shapes = (batch, self.atoms, self.y.dim), (batch, self.atoms)
-        if tuple(atoms.shape) != shapes[0] or tuple(weights.shape) != shapes[1]:
-            raise ShapeError(
-                f"The nominal distribution needs atoms of shape {shapes[0]} and weights of shape {shapes[1]}, "
-                f"not {tuple(atoms.shape)} and {tuple(weights.shape)}."
-            )
-        bad = ~(atoms.isfinite().all((1, 2)) & (weights >= 0).all(1))
-        if bool(bad.any()):
-            raise ShapeError(
-                f"The nominal distribution holds NaN, infinities or negative weights in items {_where(bad)}."
-            )
-        total = weights.double().sum(1, keepdim=True)
-        off = ~((total[:, 0] - 1.0).abs() < 1e-4)
-        if bool(off.any()):
-            raise ShapeError(
-                f"The weights of the nominal distribution must add up to one, not so in items {_where(off)}."
-            )
-        # Single precision leaves the sum a little off one.
-        return atoms.double(), weights.double() / total
-
-    def feature_values(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch f"]:
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
         """Radius, weights relative to their mean, atoms and their products."""
-        atoms, weights = self.check_nominal(nominal, theta.shape[0])
+        assert nominal is not None
+        atoms, weights = nominal.atoms, self.atoms * nominal.weights
         radius = theta.double().clamp(min=FLOOR)
-        weights = self.atoms * weights
         weighted = weights[..., None] * atoms
         return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
 
@@ -159,22 +134,21 @@ class Wasserstein(AmbiguitySet):
         """A radius of zero or below."""
         return theta[:, 0] <= FLOOR
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None) -> Float[Tensor, "batch"]:
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
         """Σ ω_n dist(y_n, Ξ)^p against radius^p, relative to the radius."""
-        atoms, weights = self.check_nominal(nominal, theta.shape[0])
-        radius, needed = theta.detach().double()[:, 0], self.needed(atoms, weights)
+        around = self.around(nominal, theta)
+        radius, needed = theta.detach().double()[:, 0], self.needed(around)
         # Relative to the radius; to what a solver can see where that is next to nothing beside the distances.
-        scale = torch.maximum(radius.abs(), 1e-2 * atoms.detach().abs().amax((1, 2)))
+        scale = torch.maximum(radius.abs(), 1e-2 * around.atoms.detach().abs().amax((1, 2)))
         return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
 
-    def needed(self, atoms: Float[Tensor, "batch atom dim"], weights: Float[Tensor, "batch atom"]) -> Tensor:
+    def needed(self, nominal: Nominal) -> Float[Tensor, "batch"]:
         """(Σ ω_n dist(y_n, Ξ)^p)^(1/p), the least radius whose ball is not empty; one an item, without gradients."""
-        atoms, weights = atoms.detach(), weights.detach()
+        atoms, weights = nominal.atoms.detach(), nominal.weights.detach()
         distance = torch.zeros_like(weights)
         outside = self.y.support.violation(atoms) > 0
         if bool(outside.any()):
-            engine = make_engine()
-            engine = replace(engine, solver=engine.solver.with_tolerance(1e-11))
+            engine = default_engine().with_tolerance(1e-11)
             found = engine.solve(self._distance_program, atoms[outside]).objective
             distance[outside] = found.clamp(min=0.0)
         return (weights * distance**self.order).sum(1) ** (1.0 / self.order)
@@ -190,8 +164,8 @@ class Wasserstein(AmbiguitySet):
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
     ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
         """The cost of moving the nominal distribution to this one, and radius^p."""
-        centres, _ = self.check_nominal(nominal, theta.shape[0])
-        source = centres.gather(1, mass.origin[..., None].expand(-1, -1, self.y.dim))
+        assert nominal is not None
+        source = nominal.atoms.gather(1, mass.origin[..., None].expand(-1, -1, self.y.dim))
         lengths = (mass.atoms - source).norm(p=self.norm, dim=-1) ** self.order
         used = (mass.probabilities * lengths).sum(1)
         escaped = mass.directions.norm(p=self.norm, dim=-1)
@@ -228,8 +202,3 @@ class _SharedTerm(Term):
         if t is not None:
             value = value + kron(ball.weighted_radius, t)
         return Contribution(value, None, constraints)
-
-
-def _where(mask: Tensor) -> list[int]:
-    """The first few items of a mask."""
-    return mask.nonzero()[:8, 0].tolist()

@@ -3,7 +3,7 @@
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.engine import Engine, FlatGradientWarning, MaskedGradientWarning
 from drolayers.conic.program import ConeProgram, Cones, Values
-from drolayers.conic.registry import make_engine
+from drolayers.conic.registry import default_engine, make_engine
 from drolayers.conic.solution import Solution, WarmStart
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "Solution",
     "Values",
     "WarmStart",
+    "default_engine",
     "make_engine",
 ]

@@ -80,8 +80,9 @@ def compile_program(
 
     Args:
         problem: a minimisation (or maximisation: its objective is negated) that is DCP and DPP.
-        parameters: the order of the parameters in ``theta``; each is laid out row by row, as torch does. Parameters
-            that the problem does not use may be listed: they are ignored. By default, ``problem.parameters()``.
+        parameters: the order of the parameters among the features; each is laid out row by row, as torch does.
+            Parameters that the problem does not use may be listed: they are ignored. By default,
+            ``problem.parameters()``.
         free: variables whose declared bounds and integrality are dropped, because constraints fix them.
 
     Raises:
@@ -97,7 +98,7 @@ def compile_program(
         raise ModelError(f"Power cones in n dimensions are not supported; they come from {_cone_offender(problem)}.")
 
     columns = canonical.x.size
-    theta_slots, theta_size, order = _theta_layout(listed, canonical)
+    slots, order = _layout(listed, canonical)
     stacked = _stacked(canonical.reduced_A, order, columns)
     bound_rows, bound_offsets, integers = _bound_rows(canonical, problem, free)
     # The bounds close the block of nonnegative rows.
@@ -107,7 +108,7 @@ def compile_program(
     rows = np.where(rows >= at, rows + extra, rows)
     rows = np.concatenate([rows, at + bound_rows.row])
     cols = np.concatenate([cols, bound_rows.col])
-    coefficient = sp.vstack([coefficient, sp.csr_array((bound_rows.nnz, theta_size))], format="csr")
+    coefficient = sp.vstack([coefficient, sp.csr_array((bound_rows.nnz, order.size))], format="csr")
     constant = np.concatenate([constant, bound_rows.data])
 
     is_rhs = cols == columns
@@ -132,14 +133,13 @@ def compile_program(
     b_map = _affine(b_constant, sp.csr_array(spread @ coefficient[is_rhs]))
 
     q_coefficient, q_constant = _select(sp.csc_array(canonical.q), order)
-    P_indptr, P_indices, P_map = _quadratic(canonical, order, columns, theta_size)
+    P_indptr, P_indices, P_map = _quadratic(canonical, order, columns)
     q_map, constant_map = _affine(q_constant[:-1], q_coefficient[:-1]), _affine(q_constant[-1:], q_coefficient[-1:])
     _check_maps(A_map, b_map, q_map, P_map, constant_map)
     column, lower, upper = integers
     return ConeProgram(
         cones=cones,
         columns=columns,
-        theta_size=theta_size,
         A_indptr=_long(np.searchsorted(rows[A_entries], np.arange(cones.rows + 1))),
         A_indices=_long(cols[A_entries]),
         P_indptr=P_indptr,
@@ -152,7 +152,7 @@ def compile_program(
         variables=tuple(
             Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id)) for v in problem.variables()
         ),
-        parameters=theta_slots,
+        parameters=slots,
         integers=_long(column),
         lower_rows=_long(first_lower + lower),
         upper_rows=_long(first_lower + upper),
@@ -287,8 +287,8 @@ def _cone_offender(problem: cp.Problem) -> object:
     return innermost([problem.objective.expr, *problem.constraints])
 
 
-def _theta_layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[Slot, ...], int, np.ndarray]:
-    """Where parameters stand in theta, and CVXPY's column for each entry of theta (-2 for one that is unused)."""
+def _layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[Slot, ...], np.ndarray]:
+    """Where parameters stand among the features, and CVXPY's column for each feature (-2 for one that is unused)."""
     slots, order, offset = [], [], 0
     for parameter in listed:
         slots.append(Slot(parameter.name(), offset, tuple(parameter.shape), int(parameter.id)))
@@ -296,18 +296,17 @@ def _theta_layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[
         if first is None:
             order.append(np.full(parameter.size, _UNUSED))
         else:
-            # theta is laid out in C order, CVXPY's columns in Fortran order.
+            # Features are laid out in C order, CVXPY's columns in Fortran order.
             fortran = np.arange(parameter.size).reshape(parameter.shape, order="F")
             order.append(int(first) + fortran.ravel(order="C"))
         offset += parameter.size
-    flat = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
-    return tuple(slots), offset, flat
+    return tuple(slots), np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
 
 
 def _stacked(
     reduced: object, order: np.ndarray, columns: int
 ) -> tuple[np.ndarray, np.ndarray, sp.csr_array, np.ndarray]:
-    """Entries of CVXPY's [A | b] as (row, column, coefficients of theta, constant)."""
+    """Entries of CVXPY's [A | b] as (row, column, coefficients of the features, constant)."""
     reduced.cache()  # type: ignore[attr-defined]
     if reduced.problem_data_index is None:  # type: ignore[attr-defined]
         nothing = np.zeros(0, dtype=np.int64)
@@ -319,7 +318,7 @@ def _stacked(
 
 
 def _select(matrix: sp.csc_array, order: np.ndarray) -> tuple[sp.csr_array, np.ndarray]:
-    """Split CVXPY's parameter columns into those of theta, in theta's order, and the constant."""
+    """Split CVXPY's parameter columns into those of the features, in their order, and the constant."""
     used = order != _UNUSED
     spread = sp.csr_array(
         (np.ones(used.sum()), (order[used], np.flatnonzero(used))), shape=(matrix.shape[1], order.size)
@@ -364,12 +363,10 @@ def _bound_rows(
     return matrix, offsets, (integer, np.searchsorted(low, integer), low.size + np.searchsorted(high, integer))
 
 
-def _quadratic(
-    canonical: object, order: np.ndarray, columns: int, theta_size: int
-) -> tuple[torch.Tensor, torch.Tensor, AffineMap]:
+def _quadratic(canonical: object, order: np.ndarray, columns: int) -> tuple[torch.Tensor, torch.Tensor, AffineMap]:
     """The full symmetric quadratic form, by rows."""
     if canonical.P is None:  # type: ignore[attr-defined]
-        empty = _affine(np.zeros(0), sp.csr_array((0, theta_size)))
+        empty = _affine(np.zeros(0), sp.csr_array((0, order.size)))
         return torch.zeros(columns + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), empty
     reduced = canonical.reduced_P  # type: ignore[attr-defined]
     reduced.cache()

@@ -81,7 +81,6 @@ class _Elastic:
         self.program = ConeProgram(
             cones=Cones(cones.zero, cones.nonneg + more, cones.soc, power=cones.power),
             columns=n + more,
-            theta_size=0,
             A_indptr=start,
             A_indices=column[order],
             P_indptr=torch.cat([program.P_indptr, program.P_indptr[-1:].expand(more)]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -29,8 +29,8 @@ from drolayers.conic.solvers.contract import Points, Solver
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
-from drolayers.errors import DifferentiationError, ModelError, ShapeError, SolveError
-from drolayers.status import Derivative, Status
+from drolayers.errors import DifferentiationError, ModelError, ShapeError
+from drolayers.status import Derivative, Status, usable
 
 
 class FlatGradientWarning(UserWarning):
@@ -43,29 +43,23 @@ class MaskedGradientWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """Solves batches of cone programs and differentiates them.
+    """Solves batches of cone programs and differentiates them; items that fail are masked, with a status.
 
     Args:
         solver: how to solve.
         rescue: the second route; None leaves unfinished items as they are.
         gradient: how to differentiate ``x``.
-        on_failure: "mask" (NaN, zero gradient, a status) or "raise" (:class:`drolayers.SolveError`).
         about: the program that :meth:`explain` speaks of unless it is given another.
     """
 
     solver: Solver
     rescue: Solver | None = None
     gradient: Exact | Smoothed = field(default_factory=Exact)
-    on_failure: Literal["mask", "raise"] = "mask"
     about: ConeProgram | None = field(default=None, repr=False)
     _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.on_failure not in ("mask", "raise"):
-            raise ModelError(f"on_failure must be 'mask' or 'raise', not {self.on_failure!r}.")
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Engine, (self.solver, self.rescue, self.gradient, self.on_failure, self.about)
+        return Engine, (self.solver, self.rescue, self.gradient, self.about)
 
     @property
     def name(self) -> str:
@@ -84,6 +78,10 @@ class Engine:
             how = "exactly, on the active face"
         return f"Solved by {chosen}; differentiated {how}."
 
+    def with_tolerance(self, tolerance: float) -> Engine:
+        """The same engine, asked for another accuracy."""
+        return replace(self, solver=self.solver.with_tolerance(tolerance))
+
     def supports(self, program: ConeProgram) -> bool:
         """Whether this engine can solve a program and differentiate it as asked."""
         return not self._lacks(program)
@@ -97,26 +95,27 @@ class Engine:
     def solve(
         self,
         program: ConeProgram,
-        theta: Float[Tensor, "batch theta"],
+        features: Float[Tensor, "batch feature"],
         fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
         warm_start: WarmStart | None = None,
     ) -> Solution:
-        """Solve one program for every row of theta.
+        """Solve one program for every row of features.
 
         Args:
             program: the compiled program; its integrality is relaxed.
-            theta: parameters; any float type, any device. Rows with NaN or infinities come back as FAILED.
+            features: what the program is affine in; any float type, any device. Rows with NaN or
+                infinities come back as FAILED.
             fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
             warm_start: where to begin; a hint only.
         """
-        values = program.values(theta)
+        values = program.values(features)
         if fixed is not None:
             lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
             values = program.within(values, lower, upper)
         solution = self.solve_values(program, values, warm_start)
         return replace(
             solution,
-            **{name: getattr(solution, name).to(theta.dtype) for name in ("primal", "objective", "dual", "slack")},
+            **{name: getattr(solution, name).to(features.dtype) for name in ("primal", "objective", "dual", "slack")},
         )
 
     def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
@@ -155,13 +154,10 @@ class Engine:
         matrices = (values.P, values.A, values.q, values.b)
         x = _ImplicitSolve.apply(self, program, values.finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
-        ok = status <= int(Status.INACCURATE)
+        ok = usable(status)
         objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
         told = (status, outcome["residual"], outcome["iterations"], outcome["derivative"])
-        solution = Solution(program, x, z, s, objective, *told)
-        if self.on_failure == "raise" and not bool(ok.all()):
-            raise SolveError(solution.statuses)
-        return solution
+        return Solution(program, x, z, s, objective, *told)
 
     def forward(
         self,
@@ -267,7 +263,7 @@ class _ImplicitSolve(torch.autograd.Function):
         points, status, residual = engine.forward(
             program, values, finite, point, known, any(ctx.needs_input_grad), (units, own)
         )
-        ok = (status <= int(Status.INACCURATE))[:, None]
+        ok = usable(status)[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         x, z, s = units.own(points.x, points.z, points.s)
         outcome |= {

@@ -2,8 +2,8 @@
 
     minimise  ½ xᵀPx + qᵀx + constant   subject to  Ax + s = b,  s ∈ K
 
-``P``, ``A``, ``q``, ``b`` and the constant are affine functions of ``theta``. Their pattern is fixed, so that a whole
-batch of programs is one gather and one scatter away from one batch of parameters. Nothing here needs CVXPY: a program
+``P``, ``A``, ``q``, ``b`` and the constant are affine functions of *features*. Their pattern is fixed, so that a whole
+batch of programs is one gather and one scatter away from one batch of features. Nothing here needs CVXPY: a program
 that was compiled once (``compile.py``) can be saved, and loaded where CVXPY is not installed.
 """
 
@@ -70,7 +70,7 @@ class Cones:
 
 @dataclass(frozen=True, eq=False)
 class AffineMap:
-    """``theta -> constant + Σ coefficient · theta[column]``, added up at ``entry``."""
+    """``features -> constant + Σ coefficient · features[column]``, added up at ``entry``."""
 
     constant: Float[Tensor, "size"]
     entry: Int[Tensor, "terms"]
@@ -79,19 +79,19 @@ class AffineMap:
 
     @property
     def varies(self) -> bool:
-        """Whether the values depend on theta at all."""
+        """Whether the values depend on the features at all."""
         return self.entry.numel() > 0
 
-    def __call__(self, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch size"]:
+    def __call__(self, features: Float[Tensor, "batch feature"]) -> Float[Tensor, "batch size"]:
         """The values for a batch; a constant map is stored once and expanded, not copied."""
-        constant = self.constant.to(theta).expand(theta.shape[0], -1)
+        constant = self.constant.to(features).expand(features.shape[0], -1)
         if not self.varies:
             return constant
-        terms = theta[:, self.column.to(theta.device)] * self.coefficient.to(theta)
-        return constant.index_add(1, self.entry.to(theta.device), terms)
+        terms = features[:, self.column.to(features.device)] * self.coefficient.to(features)
+        return constant.index_add(1, self.entry.to(features.device), terms)
 
-    def pull(self, gradient: Float[Tensor, "batch size"], size: int) -> Float[Tensor, "batch theta"]:
-        """The gradient with respect to a theta of so many entries."""
+    def pull(self, gradient: Float[Tensor, "batch size"], size: int) -> Float[Tensor, "batch feature"]:
+        """The gradient with respect to so many features."""
         terms = gradient[:, self.entry.to(gradient.device)] * self.coefficient.to(gradient)
         return gradient.new_zeros(len(gradient), size).index_add(1, self.column.to(gradient.device), terms)
 
@@ -142,7 +142,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class ConeProgram:
-    """The structure of a family of cone programs and the affine map from ``theta`` to their data.
+    """The structure of a family of cone programs and the affine map from features to their data.
 
     Matrices are stored by rows (CSR); ``P`` is the full symmetric matrix. Every integer column has its own two rows,
     ``-x ≤ -lower`` and ``x ≤ upper``, so that branching and fixing only write into ``b``.
@@ -150,7 +150,6 @@ class ConeProgram:
 
     cones: Cones
     columns: int
-    theta_size: int
     A_indptr: Int[Tensor, "row+1"]
     A_indices: Int[Tensor, "nnz_A"]
     P_indptr: Int[Tensor, "column+1"]
@@ -172,6 +171,11 @@ class ConeProgram:
         return self.cones.rows
 
     @property
+    def feature_size(self) -> int:
+        """Number of features."""
+        return sum(slot.size for slot in self.parameters)
+
+    @property
     def nonzeros(self) -> int:
         """Number of structural non-zeros of A."""
         return self.A_indices.numel()
@@ -183,7 +187,7 @@ class ConeProgram:
 
     @property
     def flat(self) -> bool:
-        """Whether the solution map is constant almost everywhere: polyhedral, theta only in the objective vector."""
+        """Whether the solution map is constant almost everywhere: polyhedral, features in the objective alone."""
         return (
             self.cones.polyhedral
             and not self.quadratic
@@ -196,12 +200,12 @@ class ConeProgram:
         # Adding zero turns the minus zero of a negated zero into zero.
         return 0.0 - self.b_map.constant[self.lower_rows], self.b_map.constant[self.upper_rows]
 
-    def values(self, theta: Float[Tensor, "batch theta"]) -> Values:
-        """The data of a batch of programs, differentiable in theta."""
-        self.check(theta)
-        theta = theta.double()
+    def values(self, features: Float[Tensor, "batch feature"]) -> Values:
+        """The data of a batch of programs, differentiable in the features."""
+        self.check(features)
+        features = features.double()
         maps = (self.P_map, self.A_map, self.q_map, self.b_map, self.constant_map)
-        P, A, q, b, constant = (affine(theta) for affine in maps)
+        P, A, q, b, constant = (affine(features) for affine in maps)
         return Values(P, A, q, b, constant[:, 0])
 
     def within(
@@ -219,17 +223,17 @@ class ConeProgram:
         b[:, self.upper_rows.to(b.device)] = upper.to(b)
         return replace(values, b=b)
 
-    def check(self, theta: Tensor) -> None:
-        """Raise unless theta has the shape and type that this program needs."""
-        if not isinstance(theta, Tensor) or not theta.is_floating_point():
+    def check(self, features: Tensor) -> None:
+        """Raise unless features have the shape and type that this program needs."""
+        if not isinstance(features, Tensor) or not features.is_floating_point():
             raise ShapeError(
-                f"theta must be a floating-point tensor, not {getattr(theta, 'dtype', type(theta).__name__)}."
+                f"features must be a floating-point tensor, not {getattr(features, 'dtype', type(features).__name__)}."
             )
-        if theta.dim() != 2 or theta.shape[1] != self.theta_size:
-            raise ShapeError(f"theta must have shape (batch, {self.theta_size}), not {tuple(theta.shape)}.")
+        if features.dim() != 2 or features.shape[1] != self.feature_size:
+            raise ShapeError(f"features must have shape (batch, {self.feature_size}), not {tuple(features.shape)}.")
 
-    def pack(self, parameters: Mapping[Any, Tensor]) -> Float[Tensor, "batch theta"]:
-        """The flat theta of a mapping from parameter (or its name) to ``(batch, *shape)`` tensors."""
+    def pack(self, parameters: Mapping[Any, Tensor]) -> Float[Tensor, "batch feature"]:
+        """The features of a mapping from parameter (or its name) to ``(batch, *shape)`` tensors."""
         known = {self._slot(self.parameters, key): value for key, value in parameters.items()}
         missing = [slot.name for slot in self.parameters if slot not in known]
         if missing:
@@ -275,7 +279,6 @@ class ConeProgram:
         header = {
             "format": FORMAT,
             "columns": self.columns,
-            "theta_size": self.theta_size,
             "cones": asdict(self.cones),
             "variables": [asdict(slot) for slot in self.variables],
             "parameters": [asdict(slot) for slot in self.parameters],
@@ -310,7 +313,6 @@ class ConeProgram:
         return cls(
             cones=Cones(**cones),
             columns=header["columns"],
-            theta_size=header["theta_size"],
             variables=slots(header["variables"]),
             parameters=slots(header["parameters"]),
             **parts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 from drolayers.conic.adjoints.rules import Exact, Smoothed
@@ -33,7 +33,6 @@ RESCUE = 1e-12
 def make_engine(
     engine: str | Solver | Engine = "auto",
     gradient: Literal["exact", "smoothed"] | Exact | Smoothed = "exact",
-    on_failure: Literal["mask", "raise"] = "mask",
 ) -> Engine:
     """An engine from its name ("auto": what suits each program best), a solver, or an engine itself."""
     if isinstance(engine, Engine):
@@ -51,4 +50,10 @@ def make_engine(
         if engine not in SOLVERS:
             raise ModelError(f"There is no engine {engine!r}: choose one of {sorted(SOLVERS)}.")
         engine = SOLVERS[engine]()
-    return Engine(engine, Polished(Clarabel(RESCUE)), gradient, on_failure)
+    return Engine(engine, Polished(Clarabel(RESCUE)), gradient)
+
+
+@cache
+def default_engine() -> Engine:
+    """What solves wherever no engine was chosen: one for all, so that what it built once is used again."""
+    return make_engine()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram
-from drolayers.status import Derivative, Status
+from drolayers.status import Derivative, usable
+from drolayers.statuses import Statuses
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +23,8 @@ class WarmStart:
     slack: Float[Tensor, "batch row"]
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(Statuses):
     """Primal and dual solutions of a batch; items that are not ``ok`` hold NaN and pass no gradient.
 
     ``primal`` is differentiated by the implicit function theorem, ``objective`` by the envelope theorem; ``dual`` and
@@ -43,16 +43,6 @@ class Solution:
     derivative: Int[Tensor, "batch"]
 
     @property
-    def ok(self) -> Bool[Tensor, "batch"]:
-        """Which items can be used."""
-        return self.status <= int(Status.INACCURATE)
-
-    @property
-    def statuses(self) -> list[Status]:
-        """The statuses as an enumeration."""
-        return [Status(s) for s in self.status.tolist()]
-
-    @property
     def derivatives(self) -> list[Derivative]:
         """Which derivative each item got, as an enumeration; UNASKED before the backward pass."""
         return [Derivative(code) for code in self.derivative.tolist()]
@@ -68,7 +58,7 @@ class Solution:
 
     def masked(self, status: Int[Tensor, "batch"]) -> Solution:
         """The same with new statuses: items that are no longer ok become NaN without a gradient."""
-        gone = self.ok & (status > int(Status.INACCURATE))
+        gone = self.ok & ~usable(status)
         if not bool(gone.any()):
             return replace(self, status=status)
 
@@ -83,10 +73,6 @@ class Solution:
             slack=mask(self.slack),
             objective=mask(self.objective),
         )
-
-    def __repr__(self) -> str:
-        count = Counter(str(s) for s in self.statuses)
-        return f"Solution(batch={len(self.status)}, {', '.join(f'{k}: {v}' for k, v in count.items())})"
 
 
 def placeholders(values: Tensor, ok: Bool[Tensor, "batch"]) -> Tensor:

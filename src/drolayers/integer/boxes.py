@@ -13,7 +13,7 @@ over a box its minimum is the Lagrangian bound corrected by reduced costs, and i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.conic.residuals import products, row_index
 from drolayers.integer.components import Components
-from drolayers.status import Status
+from drolayers.status import usable
 
 Array = np.ndarray
 
@@ -45,7 +45,7 @@ class Solved:
     @property
     def ok(self) -> Array:
         """Which boxes have a solution."""
-        return self.status <= int(Status.INACCURATE)
+        return usable(self.status)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,6 @@ class Boxes:
     def __post_init__(self) -> None:
         if self.components is None:
             object.__setattr__(self, "components", Components.of(self.program))
-        object.__setattr__(self, "engine", replace(self.engine, on_failure="mask"))
         object.__setattr__(self, "values", self.values.detach())
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.errors import ModelError
 from drolayers.integer.oracle import Candidates, check_positive
 from drolayers.integer.search import Search
@@ -22,7 +22,7 @@ class BranchAndBound:
         memory: bytes that one call of the engine may take.
     """
 
-    engine: Engine = field(default_factory=make_engine)
+    engine: Engine = field(default_factory=default_engine)
     node_limit: int | None = 100_000
     time_limit: float | None = None
     fill: int = 32

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.feasibility import Screen
@@ -25,7 +25,7 @@ class Enumeration:
         memory: bytes that one call of the engine may take.
     """
 
-    engine: Engine = field(default_factory=make_engine)
+    engine: Engine = field(default_factory=default_engine)
     limit: int = 65_536
     memory: float = 1e9
     name: str = "enumeration"

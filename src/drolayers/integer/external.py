@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drolayers.checks import whole
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.errors import ModelError
 from drolayers.extras import require
 from drolayers.integer.boxes import Boxes
@@ -102,7 +102,7 @@ class External:
     """
 
     solver: MIPSolver
-    engine: Engine = field(default_factory=make_engine)
+    engine: Engine = field(default_factory=default_engine)
     tolerance: float | None = None
     time_limit: float | None = None
     jobs: int = -1

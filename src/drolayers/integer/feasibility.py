@@ -21,7 +21,7 @@ from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items
-from drolayers.status import Status
+from drolayers.status import Status, usable
 
 Array = np.ndarray
 
@@ -145,7 +145,7 @@ def feasible_points(
     Args:
         engine: solves where arithmetic does not decide.
         program: the structure that all items share.
-        values: their numbers, ``program.values(theta)``.
+        values: their numbers, ``program.values(features)``.
         points: values of ``program.integers``; what is not integral, or outside the box, is not feasible.
     """
     batch, integers = len(values), program.integers.numel()
@@ -172,7 +172,7 @@ def feasible_points(
 def admits(boxes: Boxes, item: Array, points: Array) -> Array:
     """Decide points by solves: first with the objective, then, where that broke down, without."""
     status = boxes.solve(item, points, points).status
-    feasible = (status <= int(Status.INACCURATE)) | (status == int(Status.NO_MINIMUM))
+    feasible = usable(status) | (status == int(Status.NO_MINIMUM))
     failed = np.flatnonzero(status == int(Status.FAILED))
     if failed.size:
         plain = replace(boxes.values, P=torch.zeros_like(boxes.values.P), q=torch.zeros_like(boxes.values.q))

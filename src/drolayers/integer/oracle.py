@@ -5,9 +5,9 @@ Whoever proposes a point, its objective is that of a conic solve with the intege
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,11 +16,11 @@ from torch import Tensor
 from drolayers.checks import number
 from drolayers.conic import ConeProgram, Values
 from drolayers.errors import ModelError
-from drolayers.status import Status
+from drolayers.statuses import Statuses
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
+@dataclass(frozen=True, eq=False, repr=False)
+class Candidates(Statuses):
     """The best integer points of a batch, best first; slots beyond the feasible points are masked.
 
     Args:
@@ -52,21 +52,17 @@ class Candidates:
     time: float = 0.0
     oracle: str = ""
 
-    @property
-    def ok(self) -> Bool[Tensor, "batch"]:
-        """Which items have at least one point."""
-        return self.status <= int(Status.INACCURATE)
-
-    @property
-    def statuses(self) -> list[Status]:
-        """The statuses as an enumeration."""
-        return [Status(s) for s in self.status.tolist()]
+    @classmethod
+    def cat(cls, parts: Sequence[Candidates]) -> Candidates:
+        """Those of several batches as one; numbers of rounds and seconds are added up."""
+        joined = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls) if f.name != "oracle"}
+        numbers: dict[str, Any] = {n: (torch.cat if isinstance(v[0], Tensor) else sum)(v) for n, v in joined.items()}
+        return cls(**numbers, oracle=parts[0].oracle)
 
     def __repr__(self) -> str:
         batch, count, _ = self.points.shape
-        outcome = ", ".join(f"{k}: {v}" for k, v in Counter(str(s) for s in self.statuses).items())
         return (
-            f"Candidates(batch={batch}, count={count}, {outcome}; {self.oracle}: {int(self.nodes.sum())} nodes, "
+            f"Candidates(batch={batch}, count={count}, {self.counted}; {self.oracle}: {int(self.nodes.sum())} nodes, "
             f"{self.rounds} rounds, {self.relaxations} relaxations, {self.time:.3g} s)"
         )
 
@@ -86,7 +82,7 @@ class Oracle(Protocol):
 
         Args:
             program: the structure that all programs share.
-            values: their numbers, ``program.values(theta)``.
+            values: their numbers, ``program.values(features)``.
             count: T.
         """
 

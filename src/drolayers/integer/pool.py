@@ -11,7 +11,7 @@ from drolayers.conic import ConeProgram, Values
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Solved
 from drolayers.integer.oracle import Candidates, usable_items
-from drolayers.status import Status
+from drolayers.status import Status, usable
 
 Array = np.ndarray
 
@@ -79,7 +79,7 @@ class Pool:
         self, oracle: str, status: Array, gap: Array, nodes: Array, rounds: int, relaxations: int
     ) -> Candidates:
         """The pool as an oracle returns it."""
-        valid = np.isfinite(self.value) & (status <= int(Status.INACCURATE))[:, None]
+        valid = np.isfinite(self.value) & usable(status)[:, None]
         rough = (status == int(Status.OPTIMAL)) & ((self.status > 0) & valid).any(1)
         status = np.where(rough, int(Status.INACCURATE), status)
         masked = valid[:, :, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from drolayers.conic import ConeProgram, Engine, Values, make_engine
+from drolayers.conic import ConeProgram, Engine, Values, default_engine, make_engine
 from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
 from drolayers.integer.branch_and_bound import BranchAndBound
@@ -25,7 +25,7 @@ class Auto:
         small: integer points up to which all are solved.
     """
 
-    engine: Engine = field(default_factory=make_engine)
+    engine: Engine = field(default_factory=default_engine)
     small: int = 32
     name: str = "auto"
 

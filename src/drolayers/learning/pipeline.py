@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from drolayers.ambiguity.base import Nominal
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.layer import Decision, DROLayer
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
@@ -65,7 +65,7 @@ class Pipeline(nn.Module):
             return None
         if rows is None or not len(self._index):
             return self.nominal(z, exclude=rows)
-        return self.nominal.outcomes[self._index[rows]].to(z), self._weights[rows].to(z)
+        return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
     def theta(self, z: Tensor, nominal: Nominal | None) -> Tensor:
         """θ, projected."""
@@ -91,20 +91,7 @@ class Pipeline(nn.Module):
     @torch.no_grad()
     def decide(self, z: Tensor, chunk: int = 512) -> Decision:
         """The decisions for any number of contexts, without gradients."""
-        parts = [self(part) for part in z.split(chunk)]
-
-        def joined(of: Callable[[Decision], Tensor]) -> Tensor:
-            return torch.cat([of(part) for part in parts])
-
-        return Decision(
-            {v: joined(lambda part, v=v: part.best[v]) for v in parts[0].best},  # type: ignore[misc]
-            joined(lambda part: part.value),
-            joined(lambda part: part.status),
-            {v: joined(lambda part, v=v: part.candidates[v]) for v in parts[0].candidates},  # type: ignore[misc]
-            joined(lambda part: part.objective),
-            joined(lambda part: part.probabilities),
-            joined(lambda part: part.effective_sample_size),
-        )
+        return Decision.cat([self(part) for part in z.split(chunk)])
 
     def cost_unit(self, z: Tensor, y: Tensor) -> float:
         """By how much the costs of the decisions for some contexts differ at their outcomes, on average.

@@ -24,11 +24,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import Nominal
 from drolayers.ambiguity.elementary import Elementary
 from drolayers.ambiguity.image import Matrix
 from drolayers.ambiguity.moment import Learn, Moment
 from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.ambiguity.nominal import Pair
 
 
 def _learns_matrix(moment: Moment) -> bool:
@@ -71,7 +71,7 @@ class PredictionLoss:
     def __call__(
         self,
         theta: Float[Tensor, "batch theta"],
-        nominal: Nominal,
+        nominal: Pair,
         phase: Literal["location", "bound"],
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
@@ -88,13 +88,13 @@ class PredictionLoss:
         """The first term at single outcomes."""
         return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
 
-    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Nominal) -> Float[Tensor, ""]:
+    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
         """The first term, and for matrices the likelihood."""
         missed = (self._expected(theta, nominal) / self.scale.to(theta))[:, self._located]
         likelihoods = [self._likelihood(theta, nominal, i) for i in self._whitened]
         return missed.abs().sum(1).mean() + sum(likelihoods, theta.new_zeros(()))
 
-    def _likelihood(self, theta: Tensor, nominal: Nominal, position: int) -> Float[Tensor, ""]:
+    def _likelihood(self, theta: Tensor, nominal: Pair, position: int) -> Float[Tensor, ""]:
         """The negative logarithm of the Gaussian density of Ay - μ in y, up to a constant."""
         atoms, weights = nominal
         leaves = self.ambiguity.leaf_values(theta, position)
@@ -103,7 +103,7 @@ class PredictionLoss:
         gram = A @ A.mT if A.shape[1] <= A.shape[2] else A.mT @ A
         return (0.5 * (weights.to(theta) * distance).sum(1) - 0.5 * torch.linalg.slogdet(gram).logabsdet).mean()
 
-    def _expected(self, theta: Tensor, nominal: Nominal) -> Float[Tensor, "batch bound"]:
+    def _expected(self, theta: Tensor, nominal: Pair) -> Float[Tensor, "batch bound"]:
         """E_Q[g_i(y, α_i)]."""
         atoms, weights = nominal
         values = self.ambiguity.values(self._without(theta, self.skipped), atoms.to(theta))

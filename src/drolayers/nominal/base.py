@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 
@@ -38,7 +39,7 @@ class NominalDistribution(nn.Module, ABC):
     def __init__(self, max_atoms: int | None, standardize: bool) -> None:
         super().__init__()
         if max_atoms is not None:
-            positive("max_atoms", max_atoms)
+            whole("max_atoms", max_atoms)
         self.max_atoms, self.standardize = max_atoms, bool(standardize)
         for name in ("covariates", "outcomes"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
@@ -102,9 +103,7 @@ class NominalDistribution(nn.Module, ABC):
         constant = deviation <= 1e-12 * covariates.abs().amax(0)
         return mean, torch.where(constant, torch.ones_like(deviation), deviation)
 
-    def forward(
-        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None
-    ) -> tuple[Float[Tensor, "batch atom dim"], Float[Tensor, "batch atom"]]:
+    def forward(self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None) -> Nominal:
         """Atoms, heaviest first, and their weights, which add up to one; in the type and on the device of ``z``.
 
         Args:
@@ -113,7 +112,7 @@ class NominalDistribution(nn.Module, ABC):
                 point can be asked about without itself; -1 for none.
         """
         index, weights = self.neighbours(z, exclude)
-        return self.outcomes[index].to(z), weights.to(z)
+        return Nominal(self.outcomes[index], weights).to(z)
 
     @torch.no_grad()
     def neighbours(
@@ -192,8 +191,3 @@ def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
         where = (~found.isfinite().all(1)).nonzero()[:8, 0].tolist()
         raise ShapeError(f"{name} holds NaN or infinity in rows {where}: drop or impute them first.")
     return found.clone()
-
-
-def positive(name: str, value: object) -> None:
-    """Raise unless a setting is a positive whole number."""
-    whole(name, value)

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from drolayers.checks import whole
 from drolayers.extras import require
-from drolayers.nominal.base import NominalDistribution, excluded, positive
+from drolayers.nominal.base import NominalDistribution, excluded
 
 _TABLES = ("left", "right", "feature", "leaf")
 
@@ -51,10 +52,10 @@ class Forest(NominalDistribution):
     ) -> None:
         # Trees split at ranks, so the units of the covariates do not matter to them.
         super().__init__(max_atoms, standardize=False)
-        positive("trees", trees)
-        positive("min_leaf", min_leaf)
+        whole("trees", trees)
+        whole("min_leaf", min_leaf)
         if max_depth is not None:
-            positive("max_depth", max_depth)
+            whole("max_depth", max_depth)
         self.trees, self.min_leaf, self.max_depth = trees, min_leaf, max_depth
         self.max_features, self.seed, self.jobs = max_features, seed, jobs
         for name in _TABLES:

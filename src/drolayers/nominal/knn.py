@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.nominal.base import NominalDistribution, distances, positive
+from drolayers.checks import whole
+from drolayers.nominal.base import NominalDistribution, distances
 
 
 @final
@@ -23,7 +24,7 @@ class KNN(NominalDistribution):
 
     def __init__(self, k: int, max_atoms: int | None = None, standardize: bool = True) -> None:
         super().__init__(max_atoms, standardize)
-        positive("k", k)
+        whole("k", k)
         self.k = k
 
     @property

@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.projection.closed_form import Coordinates
 from drolayers.projection.root import decreasing_root, implicit
-from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Task, ValueRule, Values
 
 
 class Steps(NamedTuple):
@@ -27,11 +28,11 @@ class Steps(NamedTuple):
     offset: Float[Tensor, "batch coordinate piece"]
 
     @classmethod
-    def of(cls, points: Float[Tensor, "batch atom coordinate"], cloud: Cloud) -> Steps:
+    def of(cls, points: Float[Tensor, "batch atom coordinate"], nominal: Nominal) -> Steps:
         """Sorted, with cumulative weights; relative to the mean, so that large offsets cost no digits."""
-        centre = cloud.mean(points)
+        centre = nominal.mean(points)
         kink, order = (points - centre[:, None]).transpose(1, 2).contiguous().sort(dim=2)
-        weight = cloud.weights[:, None].expand_as(kink).gather(2, order)
+        weight = nominal.weights[:, None].expand_as(kink).gather(2, order)
         left = pad(weight.cumsum(2), (1, 0))
         moment = pad((weight * kink).cumsum(2), (1, 0))
         slope = 2.0 * left - left[..., -1:]
@@ -55,7 +56,7 @@ class Steps(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class AbsoluteDeviation(Rule):
+class AbsoluteDeviation(ValueRule):
     """Σ_i |y_i - μ_i|, with a free bound.
 
     Given the multiplier λ, every μ_i minimises w_i(μ_i - μ⁰_i)² + λc h_i(μ_i): a proximal step of a weighted sum of
@@ -67,16 +68,8 @@ class AbsoluteDeviation(Rule):
     factor: float
     coordinates: Coordinates
 
-    def summarise(self, cloud: Cloud) -> Cloud:
-        """The distribution itself: its kinks are only sorted for batches that need it."""
-        return cloud
-
-    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
-        """From the moment's values at the atoms."""
-        return self.task.require(expectation(self.task.moment, alpha, summary))
-
     def nearest(
-        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Cloud
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Nominal
     ) -> Move:
         """One multiplier an item."""
         name = self.coordinates.name

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from drolayers.ambiguity import image
 from drolayers.ambiguity.elementary import Elementary
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Affine
 from drolayers.projection.root import decreasing_root, implicit
-from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Rule, Task, ValueRule, Values
 
 SLACK = 1e-12
 """Relative excess of a fixed bound that is put down to rounding."""
@@ -56,12 +57,12 @@ class Coordinates:
     direction: NDArray[np.float64] | None
     label: NDArray[np.int64]
 
-    def of(self, cloud: Cloud) -> Float[Tensor, "batch atom coordinate"]:
+    def of(self, nominal: Nominal) -> Float[Tensor, "batch atom coordinate"]:
         """The atoms in these coordinates."""
         if self.direction is not None:
-            return cloud.atoms @ torch.as_tensor(self.direction).to(cloud.atoms)[:, None]
-        whole = self.index is None or np.array_equal(self.index, np.arange(cloud.atoms.shape[-1]))
-        return cloud.atoms if whole else cloud.atoms[..., self.index]
+            return nominal.atoms @ torch.as_tensor(self.direction).to(nominal.atoms)[:, None]
+        whole = self.index is None or np.array_equal(self.index, np.arange(nominal.atoms.shape[-1]))
+        return nominal.atoms if whole else nominal.atoms[..., self.index]
 
 
 def _coordinates(moment: Elementary) -> Coordinates | None:
@@ -76,18 +77,10 @@ def _coordinates(moment: Elementary) -> Coordinates | None:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Clip(Rule):
+class Clip(ValueRule):
     """Keep α and raise σ: the closest point where nothing else is free, a cheap one where something is."""
 
     task: Task
-
-    def summarise(self, cloud: Cloud) -> Cloud:
-        """The distribution itself."""
-        return cloud
-
-    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
-        """From the moment's values at the atoms."""
-        return self.task.require(expectation(self.task.moment, alpha, summary))
 
     def nearest(
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Any
@@ -104,9 +97,9 @@ class HalfSpace(Rule):
     task: Task
     factor: float
 
-    def summarise(self, cloud: Cloud) -> Float[Tensor, "batch dim"]:
+    def summarise(self, nominal: Nominal) -> Float[Tensor, "batch dim"]:
         """The mean."""
-        return self.factor * cloud.mean(cloud.atoms)
+        return self.factor * nominal.mean(nominal.atoms)
 
     def needed(self, alpha: Values, summary: Tensor) -> Float[Tensor, "batch bound"]:
         """μᵀȳ."""
@@ -142,9 +135,9 @@ class Interval(Rule):
         """C."""
         return self.task.moment.factor * (1.0 + self.task.relative)
 
-    def summarise(self, cloud: Cloud) -> Float[Tensor, "batch dim"]:
+    def summarise(self, nominal: Nominal) -> Float[Tensor, "batch dim"]:
         """The mean."""
-        return cloud.mean(cloud.atoms)
+        return nominal.mean(nominal.atoms)
 
     def needed(self, alpha: Values, summary: Tensor) -> Float[Tensor, "batch bound"]:
         """The same from both sides."""
@@ -185,11 +178,11 @@ class SquaredDeviation(Rule):
     factor: float
     coordinates: Coordinates
 
-    def summarise(self, cloud: Cloud) -> tuple[Tensor, Tensor]:
+    def summarise(self, nominal: Nominal) -> tuple[Tensor, Tensor]:
         """Mean, coordinate by coordinate, and variance, bound by bound."""
-        points = self.coordinates.of(cloud)
-        mean = cloud.mean(points)
-        return mean, self._by_bound(cloud.mean((points - mean[:, None]) ** 2))
+        points = self.coordinates.of(nominal)
+        mean = nominal.mean(points)
+        return mean, self._by_bound(nominal.mean((points - mean[:, None]) ** 2))
 
     def needed(self, alpha: Values, summary: tuple[Tensor, Tensor]) -> Float[Tensor, "batch bound"]:
         """‖μ - ȳ‖² + v."""

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError
 from drolayers.projection import units
-from drolayers.projection.rule import Cloud, Move, Rule, Task, Values, expectation
+from drolayers.projection.rule import Move, Task, ValueRule, Values
 from drolayers.status import Status
 
 NEGLIGIBLE = 1e-10
@@ -35,36 +36,28 @@ class Compiled(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ConeRule(Rule):
+class ConeRule(ValueRule):
     """Any moment that is convex in its free parameters, through its CVXPY expression."""
 
     task: Task
     engine: Engine
     _compiled: dict[int, Compiled] = field(default_factory=dict, repr=False)
 
-    def summarise(self, cloud: Cloud) -> Cloud:
-        """The distribution itself."""
-        return cloud
-
-    def needed(self, alpha: Values, summary: Cloud) -> Float[Tensor, "batch bound"]:
-        """From the moment's values at the atoms."""
-        return self.task.require(expectation(self.task.moment, alpha, summary))
-
     def nearest(
-        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Cloud
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Nominal
     ) -> Move:
         """Solve for the items that need it."""
         items = (~valid.all(1)).nonzero()[:, 0]
-        cloud = spread(summary[items])
-        compiled = self.compiled(cloud.atoms.shape[1])
+        nominal = spread(summary.at(items))
+        compiled = self.compiled(nominal.atoms.shape[1])
         mine = {name: value[items] for name, value in alpha.items()}
-        unit = units.size(self.task.moment, mine, cloud)[:, None]
+        unit = units.size(self.task.moment, mine, nominal)[:, None]
         free = {name: mine[name] for name in self.task.free} | (
             {"sigma": sigma[items, : self.task.moment.size]} if self.task.free_bound else {}
         )
         given = [_rows(value * self._root(name, value)) for name, value in free.items()]
         powers = [unit**-e for e in compiled.powers]
-        data = torch.cat([*given, cloud.atoms.flatten(1) / unit, cloud.weights, *powers], 1)
+        data = torch.cat([*given, nominal.atoms.flatten(1) / unit, nominal.weights, *powers], 1)
         solution = self.engine.solve(compiled.program, data)
         usable = solution.ok.to(sigma.device)
         moved = {}
@@ -134,17 +127,17 @@ class ConeRule(Rule):
         return Compiled(program, variables, tuple(powers))
 
 
-def spread(cloud: Cloud) -> Cloud:
+def spread(nominal: Nominal) -> Nominal:
     """The same distributions without (nearly) weightless atoms: those share place and weight of the heaviest."""
-    weights, atoms = cloud.weights, cloud.atoms
+    weights, atoms = nominal.weights, nominal.atoms
     light = weights <= NEGLIGIBLE
     if not bool(light.any()):
-        return cloud
+        return nominal
     heaviest = weights.argmax(1, keepdim=True)
     top = torch.zeros_like(light).scatter(1, heaviest, torch.ones_like(light[:, :1]))
     share = weights.gather(1, heaviest) / (1 + light.sum(1, keepdim=True))
     place = atoms.gather(1, heaviest[..., None].expand(-1, -1, atoms.shape[2]))
-    return Cloud(torch.where(light[..., None], place, atoms), torch.where(light | top, share, weights))
+    return Nominal(torch.where(light[..., None], place, atoms), torch.where(light | top, share, weights))
 
 
 def _rows(values: Tensor) -> Float[Tensor, "batch entry"]:

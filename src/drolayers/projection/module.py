@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal, final, overload
 
 import numpy as np
@@ -13,16 +12,17 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from drolayers.ambiguity.base import AmbiguitySet, Nominal
+from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.conic import Engine, make_engine
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
 from drolayers.projection.radius import needed_radius
 from drolayers.projection.report import Report
-from drolayers.projection.rule import Cloud, Rule, Task, raised
+from drolayers.projection.rule import Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Reals
 
@@ -89,7 +89,8 @@ class Projection(nn.Module):
         self.rules: tuple[Rule, ...] = ()
         if isinstance(ambiguity, MomentSet):
             self._names = _public_names(ambiguity)
-            careful = _careful(make_engine(engine))
+            # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
+            careful = make_engine(engine).with_tolerance(_TOLERANCE)
             self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
 
     def _tasks(self, ambiguity: MomentSet) -> list[Task]:
@@ -129,10 +130,10 @@ class Projection(nn.Module):
         return f"{self.ambiguity}, margin={self.margin:g}, relative={self.relative:g}, method={self.method}: {used}"
 
     @overload
-    def forward(self, theta: Tensor, nominal: Nominal) -> Tensor: ...
+    def forward(self, theta: Tensor, nominal: Pair) -> Tensor: ...
     @overload
-    def forward(self, theta: Mapping[str, Tensor], nominal: Nominal) -> dict[str, Tensor]: ...
-    def forward(self, theta: Tensor | Mapping[str, Tensor], nominal: Nominal) -> Tensor | dict[str, Tensor]:
+    def forward(self, theta: Mapping[str, Tensor], nominal: Pair) -> dict[str, Tensor]: ...
+    def forward(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair) -> Tensor | dict[str, Tensor]:
         """Project a batch.
 
         Args:
@@ -158,77 +159,43 @@ class Projection(nn.Module):
             )
         return self.ambiguity.unpack(found) if isinstance(theta, Mapping) else found
 
-    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Nominal) -> Report:
+    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair) -> Report:
         """What becomes of every item, without gradients."""
         with torch.no_grad():
             return self._project(self.ambiguity.flat(theta), nominal)[1]
 
-    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Nominal) -> tuple[Tensor, Report]:
+    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair) -> tuple[Tensor, Report]:
         """The projection and its report."""
-        cloud = _cloud(self.ambiguity, nominal, flat)
+        around = self.ambiguity.around(nominal, flat)
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.relative) * needed_radius(self.ambiguity, cloud) + self.margin
+            needed = (1.0 + self.relative) * needed_radius(self.ambiguity, around) + self.margin
             return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
             alpha = {n: v.expand(len(flat), *v.shape[1:]) for n, v in self.ambiguity.leaf_values(double, i).items()}
-            moved, bound = rule.apply(alpha, sigma, cloud, flat.dtype, report)
+            moved, bound = rule.apply(alpha, sigma, around, flat.dtype, report)
             moved["sigma"] = bound.unflatten(1, (rule.task.moment.sides, -1)).amax(1)
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
-        self._look_outside(cloud, report)
+        self._look_outside(around, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
 
-    def _look_outside(self, cloud: Cloud, report: Report) -> None:
+    def _look_outside(self, nominal: Nominal, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
         if isinstance(self.ambiguity.y.support, Reals):
             return
         with torch.no_grad():
-            atoms = cloud.atoms.detach()
+            atoms = nominal.atoms.detach()
             allowed = _OUTSIDE * atoms.abs().amax((1, 2))[:, None]
-            outside = (self.ambiguity.y.support.violation(atoms) > allowed) & (cloud.weights > 0)
+            outside = (self.ambiguity.y.support.violation(atoms) > allowed) & (nominal.weights > 0)
         sentence = (
             "The nominal distribution has atoms outside the support of y, so that no moment bound can contain it: "
             "widen the support, or clean the outcomes."
         )
         report.note(outside.any(1), Status.INFEASIBLE, sentence)
-
-
-def _cloud(ambiguity: AmbiguitySet, nominal: Nominal, theta: Tensor) -> Cloud:
-    """Checked atoms and weights, where and as precise as the computation is done."""
-    try:
-        atoms, weights = nominal
-        if not (isinstance(atoms, Tensor) and isinstance(weights, Tensor)):
-            raise TypeError("not tensors")
-        batch, count, dim = atoms.shape
-        shaped = weights.shape == (batch, count) and count > 0
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ShapeError("Projection needs the nominal distribution as a pair of tensors, nominal(z).") from error
-    if not shaped or batch != len(theta) or dim != ambiguity.y.dim:
-        raise ShapeError(
-            f"The nominal distribution needs atoms of shape ({len(theta)}, atom, {ambiguity.y.dim}) and weights of "
-            f"shape ({len(theta)}, atom), not {tuple(atoms.shape)} and {tuple(weights.shape)}."
-        )
-    if not (_finite(atoms) and _finite(weights) and bool((weights >= 0).all())):
-        raise ShapeError("The nominal distribution holds NaN, infinities or negative weights.")
-    total = weights.double().sum(1, keepdim=True)
-    if not bool(((total - 1.0).abs() < 1e-4).all()):
-        raise ShapeError("The weights of the nominal distribution must add up to one for every item.")
-    # Single precision leaves the sum off one by more than the projection's own accuracy.
-    return Cloud(atoms.to(theta.device).double(), (weights.double() / total).to(theta.device))
-
-
-def _finite(values: Tensor) -> bool:
-    """Whether all values are; one pass without a mask does, unless the sum overflows."""
-    return bool(values.detach().sum().isfinite()) or bool(values.isfinite().all())
-
-
-def _careful(engine: Engine) -> Engine:
-    """Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations."""
-    return replace(engine, solver=engine.solver.with_tolerance(_TOLERANCE))
 
 
 def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:

@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.wasserstein import Wasserstein
-from drolayers.projection.rule import Cloud
 from drolayers.support import Box
 
 
-def needed_radius(ball: Wasserstein, cloud: Cloud) -> Float[Tensor, "batch 1"]:
+def needed_radius(ball: Wasserstein, nominal: Nominal) -> Float[Tensor, "batch 1"]:
     """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
-    atoms, weights = ball.check_nominal((cloud.atoms, cloud.weights), len(cloud.weights))
+    atoms, weights = nominal
     support = ball.y.support
     if isinstance(support, Box):
         # Coordinate by coordinate, in every norm.
@@ -22,4 +22,4 @@ def needed_radius(ball: Wasserstein, cloud: Cloud) -> Float[Tensor, "batch 1"]:
         distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
         moved = (weights * distance**ball.order).sum(1, keepdim=True)
         return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
-    return ball.needed(atoms, weights)[:, None]
+    return ball.needed(nominal)[:, None]

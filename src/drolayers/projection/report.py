@@ -9,10 +9,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from drolayers.status import Status
+from drolayers.statuses import Statuses
 
 
-@dataclass(eq=False)
-class Report:
+@dataclass(eq=False, repr=False)
+class Report(Statuses):
     """One status an item, and a sentence for each that is not optimal.
 
     Attributes:
@@ -23,7 +24,7 @@ class Report:
     """
 
     status: Int[Tensor, "batch"]
-    _remarks: list[tuple[Bool[Tensor, "batch"], str]] = field(default_factory=list, repr=False)
+    _remarks: list[tuple[Bool[Tensor, "batch"], str]] = field(default_factory=list)
 
     @classmethod
     def fresh(cls, batch: int, device: torch.device) -> Report:
@@ -35,16 +36,6 @@ class Report:
         if bool(where.any()):
             self.status = torch.where(where, self.status.clamp(min=int(status)), self.status)
             self._remarks.append((where, sentence))
-
-    @property
-    def ok(self) -> Bool[Tensor, "batch"]:
-        """Items whose set contains the nominal distribution."""
-        return self.status <= int(Status.INACCURATE)
-
-    @property
-    def statuses(self) -> list[Status]:
-        """The statuses as an enumeration."""
-        return [Status(s) for s in self.status.tolist()]
 
     @property
     def sentences(self) -> dict[int, str]:

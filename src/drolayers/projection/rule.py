@@ -22,26 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.moment import Moment
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.projection.report import Report
 from drolayers.status import Status
 
 Values = dict[str, Tensor]
 """A moment's parameters by name, ``(batch, *shape)``."""
-
-
-@dataclass(frozen=True, eq=False)
-class Cloud:
-    """The nominal distributions of a batch, in float64."""
-
-    atoms: Float[Tensor, "batch atom dim"]
-    weights: Float[Tensor, "batch atom"]
-
-    def __getitem__(self, items: Tensor) -> Cloud:
-        return Cloud(self.atoms[items], self.weights[items])
-
-    def mean(self, values: Float[Tensor, "batch atom value"]) -> Float[Tensor, "batch value"]:
-        """Σ ω_n v_n."""
-        return torch.bmm(self.weights[:, None], values)[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +84,7 @@ class Rule(ABC):
     task: Task
 
     @abstractmethod
-    def summarise(self, cloud: Cloud) -> Any:
+    def summarise(self, nominal: Nominal) -> Any:
         """What the rule needs to know of the nominal distribution, computed once a call."""
 
     @abstractmethod
@@ -113,18 +99,18 @@ class Rule(ABC):
 
     @final
     def apply(
-        self, alpha: Values, sigma: Float[Tensor, "batch bound"], cloud: Cloud, dtype: torch.dtype, report: Report
+        self, alpha: Values, sigma: Float[Tensor, "batch bound"], nominal: Nominal, dtype: torch.dtype, report: Report
     ) -> tuple[Values, Float[Tensor, "batch bound"]]:
         """Move one moment's parameters and raise its bounds.
 
         Args:
             alpha: all parameters of the moment, given ones included, in float64.
             sigma: its bounds, in float64.
-            cloud: the nominal distribution.
+            nominal: the nominal distribution.
             dtype: the type in which θ will be returned, so that rounding cannot undo the projection.
             report: where to say what could not be done.
         """
-        summary = self.summarise(cloud)
+        summary = self.summarise(nominal)
         with torch.no_grad():
             valid = self.needed(alpha, summary) <= sigma
         if bool(valid.all()):
@@ -158,6 +144,20 @@ class Rule(ABC):
             report.note(move.failed, status, f"{self._name}: the projection's cone program failed and {done}.")
 
 
+class ValueRule(Rule):
+    """A rule that needs the distribution itself, and bounds from the moment's values at its atoms."""
+
+    @final
+    def summarise(self, nominal: Nominal) -> Nominal:
+        """The distribution itself."""
+        return nominal
+
+    @final
+    def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
+        """Σ ω_n g(y_n, α), and the margins."""
+        return self.task.require(expectation(self.task.moment, alpha, summary))
+
+
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
     """A value as it will be returned."""
     return value if dtype == value.dtype else value.to(dtype).to(value.dtype)
@@ -172,7 +172,7 @@ def raised(bound: Tensor, dtype: torch.dtype) -> Tensor:
     return bound + (above.to(bound.dtype) - bound).detach()
 
 
-def expectation(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch bound"]:
+def expectation(moment: Moment, alpha: Values, nominal: Nominal) -> Float[Tensor, "batch bound"]:
     """Σ ω_n g(y_n, α)."""
     leaves = {name: value.unsqueeze(1) for name, value in alpha.items()}
-    return cloud.mean(moment.value(cloud.atoms, leaves))
+    return nominal.mean(moment.value(nominal.atoms, leaves))

@@ -18,8 +18,9 @@ from drolayers.ambiguity.composite import Composite, Sum
 from drolayers.ambiguity.conic_moment import Epigraph
 from drolayers.ambiguity.elementary import Elementary
 from drolayers.ambiguity.moment import Leaves, Moment
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Constraints
-from drolayers.projection.rule import Cloud, Values, expectation
+from drolayers.projection.rule import Values, expectation
 
 Power = Callable[[float], cp.Expression]
 """From e to s^(-e), as a CVXPY expression."""
@@ -61,13 +62,13 @@ def written(moment: Moment, y: cp.Expression, leaves: Leaves, power: Power) -> t
     return moment.factor * (total if isinstance(moment, Sum) or len(parts) == 1 else cp.maximum(*parts)), constraints
 
 
-def size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
+def size(moment: Moment, alpha: Values, nominal: Nominal) -> Float[Tensor, "batch"]:
     """S: the size of deviations, from the expectations of all members; one where they vanish."""
-    found = _size(moment, alpha, cloud) if known(moment) else torch.ones_like(cloud.weights[:, 0])
+    found = _size(moment, alpha, nominal) if known(moment) else torch.ones_like(nominal.weights[:, 0])
     return torch.where((found > 0) & found.isfinite(), found, torch.ones_like(found)).detach()
 
 
-def _size(moment: Moment, alpha: Values, cloud: Cloud) -> Float[Tensor, "batch"]:
+def _size(moment: Moment, alpha: Values, nominal: Nominal) -> Float[Tensor, "batch"]:
     if isinstance(moment, Composite):
-        return torch.stack([_size(member, own, cloud) for member, own in moment.each(alpha)]).amax(0)
-    return expectation(moment, alpha, cloud).detach().abs().amax(1) ** (1.0 / moment.degree)
+        return torch.stack([_size(member, own, nominal) for member, own in moment.each(alpha)]).amax(0)
+    return expectation(moment, alpha, nominal).detach().abs().amax(1) ** (1.0 / moment.degree)

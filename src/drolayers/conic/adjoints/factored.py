@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.theorem import Found, Pulled, by_theta
+from drolayers.conic.adjoints.theorem import Found, Pulled, by_feature
 from drolayers.conic.interior.polish import MARGIN
 from drolayers.conic.newton import Item, basis, gap, items, margin, polished, solve
 from drolayers.conic.program import ConeProgram, Cones, Values
@@ -48,8 +48,8 @@ class Factored:
                     target[item] = value
         code = torch.as_tensor(codes, device=dx.device)
         first, second = (Pulled(*(torch.as_tensor(t).to(dx) for t in side), code) for side in sides)  # type: ignore[call-arg]
-        here, there = (by_theta(program, side, found.units) for side in (first, second))
-        kink = (here - there).abs().amax(1) > AGREE * here.abs().amax(1) if program.theta_size else code < 0
+        here, there = (by_feature(program, side, found.units) for side in (first, second))
+        kink = (here - there).abs().amax(1) > AGREE * here.abs().amax(1) if program.feature_size else code < 0
         return replace(second, code=torch.where(kink & first.ok, int(Derivative.KINK), code))
 
 

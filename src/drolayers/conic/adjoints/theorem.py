@@ -94,8 +94,8 @@ def gradients(
     return -g[:, P_row] * x[:, P_column], -(z[:, row] * g[:, column] + h[:, row] * x[:, column]), -g, h
 
 
-def by_theta(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tensor, "batch theta"]:
-    """The gradient with respect to the program's parameters, in which alone two adjoint solutions need to agree."""
+def by_feature(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tensor, "batch feature"]:
+    """The gradient with respect to the features, in which alone two adjoint solutions need to agree."""
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
-    parts = (m.pull(g, program.theta_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
+    parts = (m.pull(g, program.feature_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
     return torch.stack(list(parts)).sum(0)

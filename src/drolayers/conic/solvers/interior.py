@@ -14,7 +14,7 @@ from drolayers.conic.interior.polish import polished
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.contract import Capabilities, Points
-from drolayers.status import Status
+from drolayers.status import Status, usable
 
 SYMMETRIC = frozenset({"zero", "nonneg", "soc"})
 """The cones of our method."""
@@ -56,10 +56,10 @@ class Interior:
         batch = Batch.of(program, values, self.algebra)
         best, passed, verdict, steps, score = batch.solve(Goal(self.tolerance, self.max_iter, level))
         # A certificate needs no division by τ, and τ is next to nothing then.
-        usable = (verdict <= int(Status.INACCURATE)) | (best.tau > 1e-8)
-        tau = torch.where(usable, best.tau, torch.ones_like(best.tau))
+        sound = usable(verdict) | (best.tau > 1e-8)
+        tau = torch.where(sound, best.tau, torch.ones_like(best.tau))
         x, z, s = best.x / tau, best.z / tau, best.s / tau
-        short = usable & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
+        short = sound & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
         verdict = torch.where(polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
         x, z, s = (_first(v, items) for v in (x, z, s))
         kept = None if passed is None else passed.pick(slice(items))
