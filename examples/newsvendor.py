@@ -37,7 +37,7 @@ layer = dro.DROLayer(problem, candidates=3, samples=4, temperature=10.0)
 
 (z, demand), (z_test, demand_test) = draw(arguments.points), draw(100)
 nominal = dro.nominal.KNN(k=10).fit(z, demand)
-projection = dro.Projection(ambiguity, relative=0.01)
+projection = dro.Projection(ambiguity, margin=0.01)
 model = torch.nn.Sequential(torch.nn.Linear(1, 30), torch.nn.Tanh(), torch.nn.Linear(30, ambiguity.size))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
 

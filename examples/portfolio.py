@@ -35,7 +35,7 @@ layer = dro.DROLayer(problem, candidates=3, samples=4, gradient="smoothed")
 
 (z, returns), (z_test, returns_test) = draw(arguments.points), draw(100)
 nominal = dro.nominal.KNN(k=20).fit(z, returns)
-projection = dro.Projection(ambiguity, relative=0.01, method="clip")
+projection = dro.Projection(ambiguity, margin=0.01, method="clip")
 model = torch.nn.Sequential(torch.nn.Linear(3, 40), torch.nn.Tanh(), torch.nn.Linear(40, ambiguity.size))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 

@@ -216,3 +216,25 @@ def test_copies(example: Newsvendor, theta: Tensor) -> None:
     torch.testing.assert_close(stored.solve(theta).objective, example.problem.solve(theta).objective)
     outcome = torch.ones(5, 4)
     torch.testing.assert_close(stored.loss(decision, outcome), example.problem.loss(decision, outcome))
+
+
+def test_supports_print_what_they_are() -> None:
+    s = dro.support
+    found = {
+        "Reals()": s.Reals(),
+        "Nonnegative()": s.Nonnegative(),
+        "Box(0, [1, 2])": s.Box(0, [1.0, 2.0]),
+        "Box(-1, 9 numbers)": s.Box(-1, np.arange(9.0)),
+        "Polyhedron(3 rows in 2 coordinates)": s.Polyhedron(np.ones((3, 2)), np.ones(3)),
+        "Ellipsoid([1, 2], L of shape (2, 2))": s.Ellipsoid([1.0, 2.0], np.eye(2)),
+        "Conic(1 cones)": s.Conic([np.eye(2)], [np.zeros(2)]),
+        "Nonnegative() & Ellipsoid(0, L of shape (2, 2))": s.Ellipsoid([0.0, 0.0], np.eye(2)) & s.Nonnegative(),
+    }
+    assert {text: repr(support) for text, support in found.items()} == {text: text for text in found}
+
+
+def test_proposals_have_a_home() -> None:
+    assert dro.proposals.Energy().ratio > 0
+    with pytest.warns(FutureWarning, match=r"dro.proposals.Energy"):
+        assert dro.Energy is dro.proposals.Energy
+    assert dro.Exact() == dro.Exact()

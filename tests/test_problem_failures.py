@@ -449,8 +449,10 @@ def test_bad_models() -> None:
     good = squares(y)
     with pytest.raises(dro.ModelError, match=r"uses \['y'\]"):
         dro.DecisionProblem(cost, [x >= y], good)
-    with pytest.raises(dro.ModelError, match="ambiguity"):
-        dro.DecisionProblem(cost, [])
+    with pytest.raises(TypeError, match="ambiguity"):
+        dro.DecisionProblem(cost, [])  # type: ignore[call-arg]
+    with pytest.raises(dro.ModelError, match=r"ambiguity must be a dro.MomentSet or dro.Wasserstein, not list"):
+        dro.DecisionProblem(cost, [], [])  # type: ignore[arg-type]
     with pytest.raises(dro.ModelError, match="not the one of the ambiguity set"):
         dro.DecisionProblem(cost, [], squares(dro.Uncertain(2)))
     with pytest.raises(dro.ModelError, match="not bounded"):

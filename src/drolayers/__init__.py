@@ -5,6 +5,7 @@ Names are loaded on first use, so that a compiled cone program runs where CVXPY 
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
     from drolayers.ambiguity.wasserstein import Wasserstein
-    from drolayers.conic import Smoothed
+    from drolayers.conic import Exact, Smoothed
     from drolayers.cost.recourse import recourse
     from drolayers.cost.risk import cvar
     from drolayers.errors import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Derivative, Status
-    from drolayers.surrogate import Energy, RelativeTemperature, Stratified
+    from drolayers.surrogate import RelativeTemperature
     from drolayers.uncertainty import Uncertain
 
 __version__ = "0.1.0"
@@ -49,12 +50,11 @@ _HOME = {
     "Nominal": "ambiguity.nominal",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
-    "Energy": "surrogate",
-    "Stratified": "surrogate",
     "Annealed": "learning",
     "Network": "learning",
     "Stage": "learning",
     "Trainer": "learning",
+    "Exact": "conic",
     "Smoothed": "conic",
     "ShapeError": "errors",
     "SolveError": "errors",
@@ -70,6 +70,7 @@ _MODULES = {
     "nominal": "nominal",
     "objectives": "learning.objectives",
     "plot": "plot",
+    "proposals": "surrogate.proposal",
     "support": "support",
 }
 
@@ -82,7 +83,7 @@ __all__ = [
     "DecisionProblem",
     "Derivative",
     "DifferentiationError",
-    "Energy",
+    "Exact",
     "Learn",
     "MissingExtraError",
     "ModelError",
@@ -96,7 +97,6 @@ __all__ = [
     "SolveError",
     "Stage",
     "Status",
-    "Stratified",
     "Trainer",
     "Uncertain",
     "Wasserstein",
@@ -106,6 +106,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("Energy", "Stratified"):
+        warnings.warn(f"dro.{name} is dro.proposals.{name} now.", FutureWarning, stacklevel=2)
+        return getattr(import_module("drolayers.surrogate"), name)
     if name in _HOME:
         return getattr(import_module(f"drolayers.{_HOME[name]}"), name)
     if name in _MODULES:

@@ -57,11 +57,9 @@ class DecisionProblem:
         conservative: whether a decision rule makes the worst case an upper bound.
     """
 
-    def __init__(
-        self, cost: cp.Expression, constraints: Sequence[cp.Constraint] = (), ambiguity: AmbiguitySet | None = None
-    ) -> None:
+    def __init__(self, cost: cp.Expression, constraints: Sequence[cp.Constraint], ambiguity: AmbiguitySet) -> None:
         if not isinstance(ambiguity, AmbiguitySet):
-            raise ModelError("DecisionProblem needs ambiguity=..., a dro.MomentSet or dro.Wasserstein.")
+            raise ModelError(f"ambiguity must be a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
         if not isinstance(constraints, Iterable) or not all(isinstance(c, cp.Constraint) for c in constraints):
             raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity

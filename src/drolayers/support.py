@@ -121,12 +121,14 @@ class Box(Support):
         if not (np.all(self.lo <= self.hi) and np.all(self.lo < np.inf) and np.all(self.hi > -np.inf)):
             raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={self.lo}, hi={self.hi}.")
 
-    def __repr__(self) -> str:
-        return f"Box({self.lo.tolist()}, {self.hi.tolist()})"
-
     def ends(self, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Both ends for every coordinate."""
         return np.broadcast_to(self.lo, dim), np.broadcast_to(self.hi, dim)
+
+    def __repr__(self) -> str:
+        if np.all(self.lo == 0) and np.all(self.hi == np.inf):
+            return "Nonnegative()"
+        return f"Box({shown(self.lo)}, {shown(self.hi)})"
 
     def check(self, dim: int) -> None:
         """Scalars or one number a coordinate."""
@@ -200,6 +202,9 @@ class Polyhedron(Support):
         if not _inhabited(self, self.C.shape[1]):
             raise ModelError("Polyhedron is empty: no y satisfies C y <= d.")
 
+    def __repr__(self) -> str:
+        return f"Polyhedron({self.C.shape[0]} rows in {self.C.shape[1]} coordinates)"
+
     def check(self, dim: int) -> None:
         """One column a coordinate."""
         if self.C.shape[1] != dim:
@@ -252,23 +257,26 @@ class Polyhedron(Support):
 
 @final
 class Ellipsoid(Support):
-    """``{center + L u : ‖u‖₂ ≤ 1}``."""
+    """``{centre + L u : ‖u‖₂ ≤ 1}``."""
 
-    def __init__(self, center: ArrayLike, L: ArrayLike) -> None:
-        self.center, self.L = np.atleast_1d(numbers("center", center)), np.atleast_2d(numbers("L", L))
-        if self.center.ndim != 1 or self.L.ndim != 2 or self.L.shape[0] != self.center.size:
-            raise ModelError(f"Ellipsoid needs L with {self.center.size} rows, not shape {self.L.shape}.")
-        if not (np.isfinite(self.center).all() and np.isfinite(self.L).all()):
-            raise ModelError("Ellipsoid needs a finite center and a finite L.")
+    def __init__(self, centre: ArrayLike, L: ArrayLike) -> None:
+        self.centre, self.L = np.atleast_1d(numbers("centre", centre)), np.atleast_2d(numbers("L", L))
+        if self.centre.ndim != 1 or self.L.ndim != 2 or self.L.shape[0] != self.centre.size:
+            raise ModelError(f"Ellipsoid needs L with {self.centre.size} rows, not shape {self.L.shape}.")
+        if not (np.isfinite(self.centre).all() and np.isfinite(self.L).all()):
+            raise ModelError("Ellipsoid needs a finite centre and a finite L.")
+
+    def __repr__(self) -> str:
+        return f"Ellipsoid({shown(self.centre)}, L of shape {self.L.shape})"
 
     def check(self, dim: int) -> None:
         """One row a coordinate."""
-        if self.center.size != dim:
-            raise ModelError(f"Ellipsoid lies in dimension {self.center.size}, but y has {dim} coordinates.")
+        if self.centre.size != dim:
+            raise ModelError(f"Ellipsoid lies in dimension {self.centre.size}, but y has {dim} coordinates.")
 
     def nonnegative(self, dim: int) -> bool:
         """When the smallest value of every coordinate is nonnegative."""
-        return bool(np.all(self.center - np.linalg.norm(self.L, axis=1) >= 0))
+        return bool(np.all(self.centre - np.linalg.norm(self.L, axis=1) >= 0))
 
     def links(self, dim: int) -> list[NDArray[np.int64]]:
         """All coordinates."""
@@ -276,20 +284,20 @@ class Ellipsoid(Support):
 
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """``wᵀc + ‖Lᵀw‖``."""
-        dim, radius = self.center.size, cp.Variable(layout.rows)
+        dim, radius = self.centre.size, cp.Variable(layout.rows)
         order = np.lexsort((layout.coordinate, layout.row))
         stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
-        return self.center @ stacked + radius, [cp.SOC(radius, self.L.T @ stacked, axis=0)]
+        return self.centre @ stacked + radius, [cp.SOC(radius, self.L.T @ stacked, axis=0)]
 
     def members(self, y: cp.Expression) -> Constraints:
         """Through the preimage in the ball."""
         u = cp.Variable((y.shape[0], self.L.shape[1]))
-        centre = np.tile(self.center, (y.shape[0], 1))
-        return [y == centre + u @ self.L.T, cp.SOC(cp.Constant(np.ones(y.shape[0])), u.T, axis=0)]
+        middle = np.tile(self.centre, (y.shape[0], 1))
+        return [y == middle + u @ self.L.T, cp.SOC(cp.Constant(np.ones(y.shape[0])), u.T, axis=0)]
 
     def violation(self, y: Tensor) -> Tensor:
         """The distance to the ellipsoid in the direction of its centre, plus that from the range of L."""
-        offset = y - torch.as_tensor(self.center).to(y)
+        offset = y - torch.as_tensor(self.centre).to(y)
         L = torch.as_tensor(self.L).to(y)
         u = offset @ torch.linalg.pinv(L).T
         image, length = u @ L.T, u.norm(dim=-1)
@@ -318,6 +326,9 @@ class Conic(Support):
             raise ModelError("Conic support needs as many b_j as A_j, each with one entry a row.")
         if not all(np.isfinite(part).all() for part in (*self.A, *self.b)):
             raise ModelError("Conic support needs finite A_j and b_j.")
+
+    def __repr__(self) -> str:
+        return f"Conic({len(self.A)} cones)"
 
     def check(self, dim: int) -> None:
         """Columns for y and v."""
@@ -386,7 +397,7 @@ class Intersection(Support):
         self.parts = members
 
     def __repr__(self) -> str:
-        return " & ".join(map(repr, self.parts))
+        return " & ".join(repr(part) for part in self.parts)
 
     def check(self, dim: int) -> None:
         """Every member, and that they have a point in common."""
@@ -458,3 +469,11 @@ def in_cone(columns: Any) -> cp.Constraint:
     if size == 1:
         return columns[0] >= 0
     return cp.SOC(columns[size - 1], columns[: size - 1], axis=0)
+
+
+def shown(values: NDArray[np.float64]) -> str:
+    """A number where all entries are one, a list where they are few, else their number."""
+    flat = np.ravel(values)
+    if flat.size and np.all(flat == flat[0]):
+        return f"{flat[0]:g}"
+    return f"[{', '.join(f'{v:g}' for v in flat)}]" if flat.size <= 6 else f"{flat.size} numbers"

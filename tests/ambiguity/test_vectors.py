@@ -85,7 +85,7 @@ def test_means_are_projected_onto_their_interval() -> None:
     atoms = torch.tensor([[[1.0, 4.0], [3.0, 0.0]]]).double()
     nominal = atoms, torch.tensor([[0.5, 0.5]]).double()
     y = dro.Uncertain(2)
-    equation = dro.Projection(dro.MomentSet(y, [m.Mean()]), margin=0.5)
+    equation = dro.Projection(dro.MomentSet(y, [m.Mean()]), absolute=0.5)
     assert equation(torch.tensor([[5.0, 2.0]]).double(), nominal).tolist() == [[2.0, 2.0]]
     assert equation.last is not None
     assert bool(equation.last.ok.all())

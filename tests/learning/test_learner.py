@@ -347,7 +347,7 @@ def test_arguments_of_the_last_version_are_told_where_they_are_now() -> None:
 def test_a_layer_and_a_projection_that_are_handed_in_are_used_and_not_changed() -> None:
     problem = shop().problem
     layer = dro.DROLayer(problem, candidates=2, samples=1, temperature=7.0, enumerate_up_to=0)
-    projection = dro.Projection(problem.ambiguity, relative=0.5)
+    projection = dro.Projection(problem.ambiguity, margin=0.5)
     model = learner(problem, layer=layer, projection=projection).fit(*sales())
     assert model.pipeline_.projection is projection
     assert model.pipeline_.layer is not layer

@@ -133,7 +133,7 @@ def test_derivatives(family: str) -> None:
         y = 0.4 * y
     theta = outputs(3, ambiguity.size, 8, 2.0)
     weights = None if family in FIXED else {next(iter(ambiguity.parameters)): 3.0}
-    layer = dro.Projection(ambiguity, weights, margin=0.01, relative=0.1)
+    layer = dro.Projection(ambiguity, weights, absolute=0.01, margin=0.1)
     # What a linear moment violates, minus that moment does not.
     theta = -theta if family == "linear, negative" else theta
     assert not torch.equal(layer(theta, (y, omega)), theta)

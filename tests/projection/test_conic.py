@@ -45,7 +45,7 @@ def test_equals_clarabel(family: str, case: str) -> None:
 def test_derivatives(family: str) -> None:
     ambiguity = make(family)
     distribution = nominal(3, 4, 3)
-    layer = dro.Projection(ambiguity, margin=0.05)
+    layer = dro.Projection(ambiguity, absolute=0.05)
     theta = outputs(3, ambiguity.size, 4, 2.0).requires_grad_()
     direction = outputs(3, ambiguity.size, 5)
     (gradient,) = torch.autograd.grad((layer(theta, distribution) * direction).sum(), theta)
@@ -72,7 +72,7 @@ def test_grouped_bounds_as_a_cone_program() -> None:
 def test_margins(method: str) -> None:
     ambiguity = make("l1 and squared")
     theta, distribution = awkward("random", 10, ambiguity.size)
-    found = dro.Projection(ambiguity, margin=0.2, relative=0.1, method=method)(theta, distribution)  # type: ignore[arg-type]
+    found = dro.Projection(ambiguity, absolute=0.2, margin=0.1, method=method)(theta, distribution)  # type: ignore[arg-type]
     needed = 1.1 * needs(ambiguity, found, distribution) + 0.2
     slack = bounds(ambiguity, found) - needed
     assert (slack >= -1e-12).all()

@@ -30,7 +30,7 @@ def test_valid_points_are_unchanged(family: str, method: str) -> None:
         if name.endswith("sigma"):
             value[mask] = 500.0
     theta = theta.requires_grad_()
-    found = dro.Projection(ambiguity, margin=0.1, method=method)(theta, distribution)  # type: ignore[arg-type]
+    found = dro.Projection(ambiguity, absolute=0.1, method=method)(theta, distribution)  # type: ignore[arg-type]
     assert torch.equal(found[mask], theta[mask])
     pull = outputs(6, ambiguity.size, 23)
     (gradient,) = torch.autograd.grad((found * pull).sum(), theta)
@@ -68,7 +68,7 @@ def test_single_precision(family: str) -> None:
 def test_clip_keeps_the_parameters() -> None:
     ambiguity = make("l1 and squared")
     theta, distribution = awkward("random", 10, ambiguity.size)
-    found = dro.Projection(ambiguity, method="clip", margin=0.5)(theta, distribution)
+    found = dro.Projection(ambiguity, method="clip", absolute=0.5)(theta, distribution)
     before, after = ambiguity.unpack(theta), ambiguity.unpack(found)
     assert torch.equal(before["0.mu"], after["0.mu"])
     assert torch.equal(before["1.mu"], after["1.mu"])
@@ -207,8 +207,10 @@ def test_wrong_settings() -> None:
     ambiguity = make("squared")
     with pytest.raises(dro.ModelError, match="method"):
         dro.Projection(ambiguity, method="best")  # type: ignore[arg-type]
+    with pytest.raises(dro.ModelError, match="absolute"):
+        dro.Projection(ambiguity, absolute=-1.0)
     with pytest.raises(dro.ModelError, match="margin"):
-        dro.Projection(ambiguity, margin=-1.0)
+        dro.Projection(ambiguity, margin=np.nan)
     with pytest.raises(dro.ModelError, match="names"):
         dro.Projection(ambiguity, {"mu": 1.0})
     with pytest.raises(dro.ModelError, match="positive"):
@@ -232,6 +234,6 @@ def test_an_empty_batch() -> None:
 
 
 def test_it_says_what_it_does() -> None:
-    shown = repr(dro.Projection(make("l2 and squared"), margin=0.5))
+    shown = repr(dro.Projection(make("l2 and squared"), absolute=0.5))
     assert "ConeRule, SquaredDeviation" in shown
-    assert "margin=0.5" in shown
+    assert "absolute=0.5" in shown

@@ -33,7 +33,7 @@ def test_never_empty(family: str) -> None:
     assert (needs(ambiguity, found, distribution) <= bound + tolerance * (1.0 + bound.abs())).all()
 
     x = cp.Variable(DIM, bounds=[-5, 5])
-    problem = dro.DecisionProblem(cp.sum(cp.maximum(ambiguity.y - x, 2 * (x - ambiguity.y))), ambiguity=ambiguity)
+    problem = dro.DecisionProblem(cp.sum(cp.maximum(ambiguity.y - x, 2 * (x - ambiguity.y))), [], ambiguity)
     status = problem.solve(found[:SOLVED]).statuses
     assert dro.Status.EMPTY_SET not in status
     # A set that is a point has no room, and multipliers without bound.
@@ -57,7 +57,7 @@ def test_a_margin_gives_slater_points(family: str) -> None:
     theta[::2, :DIM] = y[::2, 0]
     tight = ambiguity.emptiness(dro.Projection(ambiguity)(theta, (y, weights)), None)
     assert (tight.abs() <= 1e-6).any()
-    roomy = ambiguity.emptiness(dro.Projection(ambiguity, margin=0.01)(theta, (y, weights)), None)
+    roomy = ambiguity.emptiness(dro.Projection(ambiguity, absolute=0.01)(theta, (y, weights)), None)
     assert (roomy < -1e-4).all()
 
 
@@ -95,5 +95,5 @@ def test_balls(kind: str, norm: float, order: int) -> None:
     assert (ball.emptiness(0.999 * needed[1::3], (y[1::3], weights[1::3])) > 1e-7).all()
     found.sum().backward()
     assert torch.equal(theta.grad, valid.double())
-    roomy = dro.Projection(ball, margin=0.1, relative=0.5)(theta.detach() - 9.0, (y, weights))
+    roomy = dro.Projection(ball, absolute=0.1, margin=0.5)(theta.detach() - 9.0, (y, weights))
     assert ((roomy - 1.5 * needed - 0.1).abs() <= 1e-9).all()

@@ -48,8 +48,8 @@ def test_a_relative_margin_is_relative(family: str, size: float) -> None:
     ambiguity = make(family)
     theta, (y, omega) = outputs(4, ambiguity.size, 2), nominal(4, 5, 1)
     u = units(family, ambiguity, size)
-    found = dro.Projection(ambiguity, relative=0.05)(theta, (y, omega))
-    layer = dro.Projection(ambiguity, (u**-2).numpy(), relative=0.05)
+    found = dro.Projection(ambiguity, margin=0.05)(theta, (y, omega))
+    layer = dro.Projection(ambiguity, (u**-2).numpy(), margin=0.05)
     scaled = layer(theta * u, (size * y, omega))
     assert layer.last is not None
     assert bool(layer.last.ok.all()), layer.last.sentences
@@ -65,12 +65,12 @@ def test_projected_sets_are_not_empty_in_any_unit(family: str, size: float) -> N
     """Raising the bounds alone: whatever the size, the sets have room, and the problems on them a solution."""
     ambiguity = make(family)
     theta, (y, omega) = outputs(4, ambiguity.size, 2), nominal(4, 5, 1)
-    projected = dro.Projection(ambiguity, relative=1e-3, method="clip")(
+    projected = dro.Projection(ambiguity, margin=1e-3, method="clip")(
         theta * units(family, ambiguity, size), (size * y, omega)
     )
     x = cp.Variable(DIM)
     problem = dro.DecisionProblem(-ambiguity.y @ x, [x >= 0, cp.sum(x) == 1], ambiguity)
-    at_one = dro.Projection(ambiguity, relative=1e-3, method="clip")(theta, (y, omega))
+    at_one = dro.Projection(ambiguity, margin=1e-3, method="clip")(theta, (y, omega))
     torch.testing.assert_close(projected / units(family, ambiguity, size), at_one, rtol=1e-9, atol=1e-9)
     solution, expected = problem.solve(projected), problem.solve(at_one)
     assert solution.statuses == expected.statuses
@@ -102,5 +102,5 @@ def test_radii_in_other_units(norm: float, order: int, size: float) -> None:
     ):
         ball = dro.Wasserstein(dro.Uncertain(2, support), 3, norm, order)
         nominal = torch.as_tensor(size * atoms)[None], torch.as_tensor(weights)[None]
-        found = dro.Projection(ball, relative=0.05)(torch.zeros(1, 1).double(), nominal)
+        found = dro.Projection(ball, margin=0.05)(torch.zeros(1, 1).double(), nominal)
         assert float(found) / size == pytest.approx(1.05 * (weights @ distances**order) ** (1 / order), rel=1e-6)

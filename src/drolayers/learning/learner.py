@@ -178,7 +178,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         projection = self.projection
         if isinstance(projection, str):
             method: Any = "direct" if projection == "auto" else projection
-            projection = Projection(ambiguity, weights, relative=MARGIN, method=method)
+            projection = Projection(ambiguity, weights, MARGIN, method)
         layer = DROLayer(self.problem, seed=self.seed) if self.layer is None else self.layer.twin()
         return Pipeline(model.double(), nominal, projection, layer)
 
@@ -186,7 +186,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
         pipeline, size = self.pipeline_, self.problem.ambiguity.size
         if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            pipeline.model.standardise(self.problem.ambiguity, training.Z, training.Y)
+            pipeline.model.take_units(self.problem.ambiguity, training.Z, training.Y)
         with torch.no_grad():
             theta = pipeline.model(training.Z[:1])
         if tuple(theta.shape) != (1, size):

@@ -19,7 +19,7 @@ class SetModel(nn.Module):
     """A multilayer perceptron with one network for every parameter of the set.
 
     Inputs are standardised. A parameter is ``centre + scale · output``, or ``scale · softplus`` where it must stay
-    positive, with centres and scales taken from the training data by :meth:`standardise`; all of that is saved with the
+    positive, with centres and scales taken from the training data by :meth:`take_units`; all of that is saved with the
     model. As in the paper, parameters do not share layers, so that fitting one does not move another.
 
     Args:
@@ -59,7 +59,7 @@ class SetModel(nn.Module):
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
 
-    def standardise(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
+    def take_units(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
         shift, scale = units(polynomials(Z, self.degree))
         self.input_shift.copy_(shift)

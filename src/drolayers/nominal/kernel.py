@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from drolayers.checks import number
 from drolayers.errors import ModelError
 from drolayers.nominal.base import NominalDistribution, distances
 
@@ -33,20 +34,19 @@ class Kernel(NominalDistribution):
     def __init__(
         self,
         kind: Literal["gaussian", "epanechnikov"] = "gaussian",
-        bandwidth: float | Literal["silverman", "scott"] | None = None,
+        bandwidth: float | Literal["silverman", "scott"] = "silverman",
         max_atoms: int | None = 50,
         standardize: bool = True,
     ) -> None:
         super().__init__(max_atoms, standardize)
         if kind not in ("gaussian", "epanechnikov"):
             raise ModelError(f"kind must be 'gaussian' or 'epanechnikov', not {kind!r}.")
-        rule = "silverman" if bandwidth is None else bandwidth
-        if isinstance(rule, str):
-            if rule not in ("silverman", "scott"):
-                raise ModelError(f"bandwidth must be a number, 'silverman' or 'scott', not {rule!r}.")
-        elif not (np.isfinite(rule) and rule > 0):
-            raise ModelError(f"bandwidth must be positive and finite, not {rule!r}.")
-        self.kind, self.bandwidth = kind, rule
+        if isinstance(bandwidth, str):
+            if bandwidth not in ("silverman", "scott"):
+                raise ModelError(f"bandwidth must be a number, 'silverman' or 'scott', not {bandwidth!r}.")
+        elif not 0 < number("bandwidth", bandwidth) < np.inf:
+            raise ModelError(f"bandwidth must be positive and finite, not {bandwidth!r}.")
+        self.kind, self.bandwidth = kind, bandwidth
         self.register_buffer("width", torch.ones((), dtype=torch.float64))
 
     def learn(self) -> None:

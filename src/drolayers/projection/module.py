@@ -41,24 +41,24 @@ class ProjectionWarning(UserWarning):
 class Projection(nn.Module):
     """The closest θ whose ambiguity set contains the nominal distribution, so that it is never empty.
 
-    It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + relative)·Σ_n ω_n g_i(y_n, α_i) + margin ≤ σ_i for every bound.
+    It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
-    raised to (1 + relative)·d + margin, where d is the distance from the nominal distribution to the support (zero when
+    raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
     all atoms lie in it). Gradients flow to θ, and to the nominal distribution where that needs them.
 
     Args:
         ambiguity: the set.
         weights: w by parameter name (a number, or an array of the parameter's shape; one where not named), or one flat
             vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``.
-        margin: an absolute distance to the boundary, in units of the bounds. With any positive margin the set has a
-            distribution that satisfies every bound strictly (Slater's condition).
-        relative: the same relative to what the nominal distribution needs; not used for bounds that may be negative.
+        margin: room to the boundary, relative to what the nominal distribution needs; not used for bounds that may be
+            negative. With any room the set has a distribution that satisfies every bound strictly (Slater's condition).
         method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
             others), ``"conic"`` (a cone program for every moment), ``"auto"`` (the closed form where there is one, else
             the cone program, else clip: a Conic moment that is not convex in its parameters), ``"clip"`` (keep α and
             raise σ: not the closest point, but cheap), or ``"direct"`` (the closed form where there is one, else clip:
             what the learner uses, since a cone program a moment and an item takes longer than the decision itself).
         engine: the engine of the cone programs.
+        absolute: the same room in units of the bounds.
 
     Attributes:
         last: the :class:`Report` of the last call: a status an item, and a sentence for each that could not be done.
@@ -69,20 +69,21 @@ class Projection(nn.Module):
         ambiguity: AmbiguitySet,
         weights: Mapping[str, ArrayLike] | ArrayLike | None = None,
         margin: float = 0.0,
-        relative: float = 0.0,
         method: Method = "auto",
         engine: str | Engine = "auto",
+        *,
+        absolute: float = 0.0,
     ) -> None:
         super().__init__()
         if not isinstance(ambiguity, MomentSet | Wasserstein):
             raise ModelError(f"Projection needs a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
-        for name, value in (("margin", margin), ("relative", relative)):
+        for name, value in (("margin", margin), ("absolute", absolute)):
             if not (np.isfinite(value) and value >= 0):
                 raise ModelError(f"{name} must be a finite nonnegative number, not {value!r}.")
         self.ambiguity, self.method = ambiguity, method
-        self.margin, self.relative = float(margin), float(relative)
+        self.margin, self.absolute = float(margin), float(absolute)
         self.weights = _weights(ambiguity, weights)
         self.last: Report | None = None
         self._warned = False
@@ -98,8 +99,8 @@ class Projection(nn.Module):
         tasks = []
         for i, (moment, names) in enumerate(zip(ambiguity.moments, self._names, strict=True)):
             own = {name: self.weights[public] for name, public in names.items()}
-            relative = 0.0 if moment.signed else self.relative
-            tasks.append(Task(moment, i, ambiguity.y.dim, own, self.margin, relative))
+            relative = 0.0 if moment.signed else self.margin
+            tasks.append(Task(moment, i, ambiguity.y.dim, own, self.absolute, relative))
         return tasks
 
     def _rule(self, task: Task, engine: Engine) -> Rule:
@@ -127,7 +128,7 @@ class Projection(nn.Module):
     def extra_repr(self) -> str:
         """The set and the methods in use."""
         used = ", ".join(type(rule).__name__ for rule in self.rules)
-        return f"{self.ambiguity}, margin={self.margin:g}, relative={self.relative:g}, method={self.method}: {used}"
+        return f"{self.ambiguity}, margin={self.margin:g}, absolute={self.absolute:g}, method={self.method}: {used}"
 
     @overload
     def forward(self, theta: Tensor, nominal: Pair) -> Tensor: ...
@@ -170,7 +171,7 @@ class Projection(nn.Module):
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.relative) * needed_radius(self.ambiguity, around) + self.margin
+            needed = (1.0 + self.margin) * needed_radius(self.ambiguity, around) + self.absolute
             return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
