@@ -112,16 +112,20 @@ class Rule(ABC):
         """
         summary = self.summarise(nominal)
         with torch.no_grad():
-            valid = self.needed(alpha, summary) <= sigma
+            found = self.needed(alpha, summary)
+            valid, lost = found <= sigma, ~found.isfinite().all(1)
         if bool(valid.all()):
             return dict(alpha), sigma
-        move = self.nearest(alpha, sigma, valid, summary)
+        # An item whose bounds are no numbers is left alone; zeros stand in for it, so that no derivative is NaN.
+        usual = {name: torch.where(_beside(lost, v), torch.zeros_like(v), v) for name, v in alpha.items()}
+        move = self.nearest(usual, sigma, valid, summary)
         self._comment(move, report)
-        moved = alpha | {name: rounded(value, dtype) for name, value in move.alpha.items()}
+        moved = alpha | {n: torch.where(_beside(lost, v), alpha[n], rounded(v, dtype)) for n, v in move.alpha.items()}
         if not self.task.free_bound:
             return moved, sigma
-        needed = raised(self.needed(moved, summary), dtype)
-        unknown = ~needed.isfinite()
+        some = {name: torch.where(_beside(lost, v), torch.zeros_like(v), v) for name, v in moved.items()}
+        needed = raised(self.needed(some, summary), dtype)
+        unknown = ~needed.isfinite() | lost[:, None]
         report.note(unknown.any(1), Status.FAILED, f"{self._name} could not be evaluated at the nominal distribution.")
         return moved, torch.where(valid | unknown, sigma, needed)
 
@@ -156,6 +160,11 @@ class ValueRule(Rule):
     def needed(self, alpha: Values, summary: Nominal) -> Float[Tensor, "batch bound"]:
         """Σ ω_n g(y_n, α), and the margins."""
         return self.task.require(expectation(self.task.moment, alpha, summary))
+
+
+def _beside(items: Bool[Tensor, "batch"], value: Tensor) -> Bool[Tensor, "batch ..."]:
+    """A mask of items, shaped to go with a value."""
+    return items.reshape(-1, *[1] * (value.dim() - 1))
 
 
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
