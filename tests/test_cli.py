@@ -127,6 +127,9 @@ def sentence(result) -> str:
         ("z1,z2,z3,z4,z5\n", "no rows"),
         ("", "lacks the columns"),
         ("z1,z2,z3,z4,z5\n0.1,0.2,0.3,nan,0.5\n", "NaN"),
+        ("z1,z2,z3,z4,z5,z5\n1,2,3,4,5,6\n", "several columns called ['z5']"),
+        ("z1,z2,z3,z4,z5\n1,2,3,4,5,6\n", "Line 2"),
+        ("z1,z2,z3,z4,z5\n1,2,3,4,5\n\n\n1,2,3,4,x\n", "Line 5"),
     ],
 )
 def test_bad_data_is_one_sentence(trained: Path, tmp_path: Path, text: str, says: str) -> None:
@@ -162,13 +165,22 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_work(trained
         (ASSETS + "outcomes = 'r1'", "outcomes in"),
         (ASSETS + "outcomes = ['r1', 'r2']", "y has 5 entries"),
         (ASSETS + "covariates = ['z9']", "lacks the columns ['z9']"),
-        ("import drolayers as dro\ndro.Uncertain(-1)", "positive whole number"),
+        ("import drolayers as dro\ndro.Uncertain(-1)", "own.py, line 2: "),
+        ("x = 1\n\ny = x / 0", "own.py, line 3: ZeroDivisionError"),
+        (ASSETS + "covariates = ['z1', 'r1']", "['r1'] are covariates and outcomes at once"),
     ],
 )
 def test_bad_problem_files_are_one_sentence(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "own.py").write_text(text)
     arguments = ["run", str(tmp_path / "own.py"), str(returns(tmp_path / "data.csv")), "--out", str(tmp_path / "out")]
     assert says in sentence(CliRunner().invoke(app, arguments))
+
+
+def test_a_file_of_the_users_is_not_overwritten(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text("mine = 1")
+    arguments = ["run", str(trained.parent / "assets.py"), str(trained.parent / "data.csv"), "--out", str(tmp_path)]
+    assert "would be overwritten" in sentence(CliRunner().invoke(app, arguments))
+    assert (tmp_path / "problem.py").read_text() == "mine = 1"
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

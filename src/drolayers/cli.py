@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Annotated, Any
 
 from drolayers import tables
@@ -68,7 +69,10 @@ def run(
     """
     with one_sentence():
         own = _Own.read(problem)
-        folder = directory(out or Path("runs") / problem.stem)
+        source, folder = problem.read_bytes(), directory(out or Path("runs") / problem.stem)
+        copy = folder / PROBLEM
+        if copy.exists() and copy.read_bytes() != source and not (folder / RESULTS).exists():
+            raise ModelError(f"{copy} is a file of yours that would be overwritten: give another folder as --out.")
         covariates, outcomes = own.columns(tables.header(data), str(data))
         rows = tables.read(data, [*covariates, *outcomes])
         held = int(test_share * len(rows))
@@ -80,7 +84,7 @@ def run(
         found = _compare(own.problem, trainings, (Z, Y), kept) if held else []
         note = {"problem": PROBLEM, "covariates": covariates, "outcomes": outcomes}
         list(trainings.values())[-1].save(folder / MODEL, note)
-        (folder / PROBLEM).write_bytes(problem.read_bytes())
+        copy.write_bytes(source)
         written = {**note, "rows": found, "written": time.strftime("%Y-%m-%d %H:%M")}
         (folder / RESULTS).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         _show(f"{problem.stem}: {kept} rows to learn from, {held} to compare on", found)
@@ -138,6 +142,9 @@ def one_sentence() -> Iterator[None]:
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         print(f"drolayers: {' '.join(told.split())}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print("drolayers: interrupted; what was trained is kept, and --resume goes on from there.", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ class _Own:
     outcomes: list[str] | None
 
     @classmethod
-    def read(cls, path: Path) -> _Own:
+    def read(cls, path: Path, copied: bool = False) -> _Own:
         """Run the file, as Python would, with its own folder to import from."""
         from drolayers.learning import DecisionFocusedLearner
         from drolayers.problem import DecisionProblem
@@ -160,10 +167,12 @@ class _Own:
         sys.path.insert(0, str(path.resolve().parent))
         try:
             found = runpy.run_path(str(path), run_name="drolayers_problem")
-        except DROError:
-            raise
         except Exception as error:
-            raise ModelError(f"{path} could not be run: {type(error).__name__}: {error}") from error
+            lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+            where = f"{path}, line {lines[-1]}" if lines else str(path)
+            told = str(error) if isinstance(error, DROError) else f"{type(error).__name__}: {error}"
+            help_ = " Give the file itself with --problem." if isinstance(error, ImportError) and copied else ""
+            raise ModelError(f"{where}: {told}{help_}") from error
         finally:
             sys.path.pop(0)
         if not isinstance(found.get("problem"), DecisionProblem):
@@ -187,6 +196,8 @@ class _Own:
         covariates = self.covariates or [name for name in header if name not in outcomes]
         if len(outcomes) != dim:
             raise ShapeError(f"y has {dim} entries, but there are {len(outcomes)} outcomes: {outcomes}.")
+        if both := sorted(set(covariates) & set(outcomes)):
+            raise ShapeError(f"{both} are covariates and outcomes at once: a decision cannot know them.")
         if not covariates:
             raise ShapeError(f"{data} has {len(header)} columns, none of them a covariate beside {dim} outcomes.")
         return covariates, outcomes
@@ -226,8 +237,8 @@ def _compare(
         decided = policy.decide(Z[kept:])
         cost = problem.loss({variable: torch.as_tensor(value) for variable, value in decided.items()}, Y[kept:])
         cost = cost[cost.isfinite()]
-        error = float(cost.std() / len(cost) ** 0.5) if len(cost) > 1 else float("nan")
-        mean = float(cost.mean()) if len(cost) else float("nan")
+        error = float(cost.std() / len(cost) ** 0.5) if len(cost) > 1 else None
+        mean = float(cost.mean()) if len(cost) else None
         rows.append({"method": name, "mean cost": mean, "standard error": error, "decided": len(cost)})
     return rows
 
@@ -255,7 +266,7 @@ def _load(path: Path, problem: Path | None) -> tuple[DecisionFocusedLearner, lis
     covariates = note.get("covariates")
     if not isinstance(covariates, list):
         raise ModelError(f"{file} was not saved by 'drolayers run': load it in Python, with the problem it is for.")
-    own = _Own.read(problem or file.parent / PROBLEM)
+    own = _Own.read(problem or file.parent / PROBLEM, copied=problem is None)
     # Parts of the user's own making come from the file; None and names are what was saved.
     parts = {name: getattr(own.learner, name) for name in ("model", "nominal", "projection", "layer")}
     given = {name: part for name, part in parts.items() if part is not None and not isinstance(part, str)}

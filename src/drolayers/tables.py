@@ -38,17 +38,21 @@ def _table(file: TextIO, name: str, columns: Sequence[str]) -> list[list[float]]
     """The named columns of an open file."""
     try:
         reader = csv.DictReader(file, skipinitialspace=True, strict=True)
-        found = [field.strip() for field in reader.fieldnames or []]
+        found = [field.strip().removeprefix("\ufeff") for field in reader.fieldnames or []]
+        if twice := sorted({column for column in found if found.count(column) > 1}):
+            raise ShapeError(f"{name} has several columns called {twice}: give each a name of its own.")
         if missing := [column for column in columns if column not in found]:
             raise ShapeError(f"{name} lacks the columns {missing}; it has {found}.")
         reader.fieldnames = found
-        rows = list(reader)
+        rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:
         raise ShapeError(f"{name} is not a CSV file: {error}.") from error
     if not rows:
         raise ShapeError(f"{name} has a header but no rows.")
     values = []
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
+        if None in row or None in row.values():
+            raise ShapeError(f"Line {number} of {name} has not as many entries as there are columns, {len(found)}.")
         try:
             values.append([float(row[column]) for column in columns])
         except (TypeError, ValueError):

@@ -440,3 +440,93 @@ def test_a_matrix_is_fitted_by_its_likelihood() -> None:
         spread = np.linalg.eigvalsh(A @ noisy @ noisy.T @ A.T)
         assert 0.5 < spread.min() <= spread.max() < 2.0
         np.testing.assert_allclose(np.linalg.solve(A, mu), [5.0, 5.0], atol=0.3)
+
+
+def _boxes() -> dro.DecisionProblem:
+    """Whole boxes only."""
+    y, boxes = dro.Uncertain(2), cp.Variable(2, boolean=True)
+    cost = cp.sum(cp.maximum(4 * (y - 3 * boxes), 3 * boxes - y))
+    return dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+
+
+def test_integers_are_trained_on_in_training_mode() -> None:
+    """In evaluation no candidates are drawn, and where all is integer no weight moves; Lightning takes what it finds."""
+    Z, Y = sales(30)
+    problem = _boxes()
+    options = {"training__rate": 0.05, "trainer__validation_share": 0.0, "pretraining__epochs": 1}
+    before = learner(problem, training=None, trainer__validation_share=0.0, pretraining__epochs=1).fit(Z, Y)
+    after = learner(problem, training__epochs=2, **options).fit(Z, Y)
+    assert np.abs(weights(after) - weights(before)).max() > 1e-3
+    assert all(row["effective_sample_size"] > 1.05 for row in after.history_["decision"])
+    modes = []
+
+    class Watched(nn.Linear):
+        def forward(self, z):
+            modes.append(self.training)
+            return super().forward(z)
+
+    learner(
+        problem, model=Watched(2, 3), training__epochs=1, pretraining=None, **{"trainer__validation_share": 0.0}
+    ).fit(Z, Y)
+    assert any(modes)
+
+
+def test_given_centres_leave_bounds_to_be_fitted() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    cost = cp.sum(cp.maximum(3 * (y - x), x - y))
+    Z, Y = sales(30)
+    free = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm(mu=[2.7, 2.7])]))
+    model = learner(free, pretraining__epochs=6, training=None).fit(Z, Y)
+    losses = [row["prediction_loss"] for row in model.history_["prediction"]]
+    assert losses[-1] < losses[0]
+    fixed = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm(mu=[2.7, 2.7], sigma=1.0)]))
+    with pytest.raises(dro.ModelError, match="no learnable parameters"):
+        learner(fixed).fit(Z, Y)
+
+
+def test_a_layer_that_is_handed_in_does_not_turn_smoothing_off() -> None:
+    data = PortfolioData.generate(5, 60)
+    portfolio = Portfolio(5)
+    model = learner(portfolio.problem, layer=dro.DROLayer(portfolio.problem, candidates=5)).fit(data.Z, data.Y)
+    assert isinstance(model.pipeline_.layer.gradient, Smoothed)
+    own = dro.DROLayer(portfolio.problem, gradient=Smoothed(0.3))
+    kept = learner(portfolio.problem, layer=own).fit(data.Z, data.Y)
+    assert kept.pipeline_.layer.gradient == Smoothed(0.3)
+
+
+def test_columns_of_outcomes_and_of_validation_data_are_checked() -> None:
+    Z, Y = sales(20)
+    contexts, outcomes = pd.DataFrame(Z, columns=["a", "b"]), pd.DataFrame(Y, columns=["u", "v"])
+    problem = shop(False).problem
+    with pytest.raises(dro.ShapeError, match="validation Z must have the columns"):
+        learner(problem).fit(contexts, outcomes, validation=(contexts[["b", "a"]], outcomes))
+    with pytest.raises(dro.ShapeError, match="validation Y must have the columns"):
+        learner(problem).fit(contexts, outcomes, validation=(contexts, outcomes[["v", "u"]]))
+    model = learner(problem, training=None).fit(contexts, outcomes)
+    with pytest.raises(dro.ShapeError, match="Y must have the columns"):
+        model.loss(contexts, outcomes[["v", "u"]])
+
+
+def test_a_fit_that_fails_leaves_what_was_there() -> None:
+    class Bad:
+        def __call__(self, problem, decision, y):
+            return decision.expected(lambda x: problem.loss(x, y)).mean()
+
+    Z, Y = sales(20)
+    model = learner(shop(False).problem, objective=Bad())
+    with pytest.raises(dro.ShapeError, match="one loss an item"):
+        model.fit(Z, Y)
+    with pytest.raises(NotFittedError):
+        model.decide(Z)
+    model.set_params(objective=None).fit(Z, Y)
+    before = model.loss(Z, Y)
+    with pytest.raises(dro.ShapeError, match="one loss an item"):
+        model.set_params(objective=Bad()).fit(Z, Y)
+    assert model.loss(Z, Y) == before
+
+
+def test_counts_of_numpy_and_models_that_need_batches() -> None:
+    Z, Y = sales(20)
+    stage = dro.Stage(epochs=np.int64(1), batch_size=np.int32(10), patience=np.int64(2), rate=lambda epoch: 0.0 * epoch)
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    learner(shop(False).problem, model=model, pretraining=stage, training=stage, seed=np.int64(3)).fit(Z, Y)

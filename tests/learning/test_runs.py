@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 import drolayers as dro
-from drolayers.learning import storage
+from drolayers.learning import SetModel, storage
 from research.problems import Portfolio, PortfolioData
 from tests.learning.small import learner, sales, shop, weights
 
@@ -248,3 +249,52 @@ def test_files_that_are_not_saved_learners(tmp_path: Path) -> None:
         load(tmp_path / "model", shop(False, "linear").problem)
     with pytest.raises(dro.ModelError, match="cannot be written"):
         learner(problem, training__epochs=0).fit(*sales()).save(tmp_path / "no" / "folder")
+
+
+def test_the_run_of_another_problem_is_refused(tmp_path: Path) -> None:
+    Z, Y = sales()
+    learner(shop(False).problem, trainer__directory=tmp_path).fit(Z, Y)
+    again = {"trainer__directory": tmp_path, "trainer__resume": True}
+    learner(shop(False).problem, **again).fit(Z, Y)  # built a second time, it is the same problem
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    cost = cp.sum(x) + cp.sum(cp.maximum(1.1 * (y - x), x - y))
+    other = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    with pytest.raises(dro.ModelError, match="other settings"):
+        learner(other, **again).fit(Z, Y)
+    with pytest.raises(dro.ModelError, match="other settings"):
+        learner(shop(False).problem, model=nn.Linear(2, 3), **again).fit(Z, Y)
+
+
+def test_files_of_others_are_left_alone_and_trainings_keep_apart(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "best.ckpt").write_text("mine")
+    Z, Y = sales()
+    learner(shop(False).problem, trainer__directory=tmp_path).fit(Z, Y)
+    assert (tmp_path / "other" / "best.ckpt").read_text() == "mine"
+    (tmp_path / "lock").write_text(str(os.getppid()))
+    with pytest.raises(dro.ModelError, match="Another training runs"):
+        learner(shop(False).problem, trainer__directory=tmp_path).fit(Z, Y)
+    (tmp_path / "lock").write_text("999999999")
+    learner(shop(False).problem, trainer__directory=tmp_path).fit(Z, Y)
+    assert not (tmp_path / "lock").exists()
+
+
+def test_schedules_and_parts_come_back(tmp_path: Path) -> None:
+    Z, Y = sales()
+    problem = shop(False).problem
+    stage = dro.Stage(1, dro.Annealed(0.05), temperature=dro.RelativeTemperature(0.3))
+    projection = dro.Projection(problem.ambiguity, margin=5.0)
+    learner(problem, training=stage, projection=projection).fit(Z, Y).save(tmp_path / "model")
+    again = dro.DecisionFocusedLearner.load(tmp_path / "model", problem, projection=projection)
+    assert again.training == stage
+    with pytest.raises(dro.ModelError, match="another projection"):
+        dro.DecisionFocusedLearner.load(tmp_path / "model", problem, projection=dro.Projection(problem.ambiguity))
+
+    class More(SetModel):
+        def forward(self, z):
+            return super().forward(z) + 1.0
+
+    own = More(problem.ambiguity, 2, (4,))
+    learner(problem, model=own, training=None).fit(Z, Y).save(tmp_path / "own")
+    with pytest.raises(dro.ModelError, match="model of your own"):
+        dro.DecisionFocusedLearner.load(tmp_path / "own", problem)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +268,8 @@ class ConeProgram:
                 return slot
         raise ModelError(f"{key} is not part of this program; it has {[slot.name for slot in slots]}.")
 
-    def save(self, path: str | Path) -> None:
-        """Write the program to one safetensors file."""
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything numerical, by name."""
         tensors: dict[str, Tensor] = {}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -276,6 +277,19 @@ class ConeProgram:
                 tensors[f.name] = value.contiguous()
             elif isinstance(value, AffineMap):
                 tensors |= {f"{f.name}.{g.name}": getattr(value, g.name).contiguous() for g in fields(value)}
+        return tensors
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all numbers and cones: programs of one problem, built twice, have the same."""
+        digest = sha256(json.dumps(asdict(self.cones)).encode())
+        for name, tensor in self._tensors().items():
+            digest.update(name.encode() + str(tuple(tensor.shape)).encode() + tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write the program to one safetensors file."""
+        tensors = self._tensors()
         header = {
             "format": FORMAT,
             "columns": self.columns,

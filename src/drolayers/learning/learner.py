@@ -24,14 +24,15 @@ from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
-from drolayers.learning.pipeline import Pipeline
+from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.schedule import rate_schedule, smoothing_schedule, temperature_schedule
 from drolayers.learning.settings import Network, Settings, Stage, Trainer
-from drolayers.learning.training import claim, train
+from drolayers.learning.training import alone, claim, train
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
+from drolayers.surrogate.energy import RelativeTemperature
 
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
@@ -109,19 +110,36 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             validation: contexts and outcomes that decide which epoch is kept; a share of the data unless given.
         """
         self._check()
+        before = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        try:
+            with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
+                self._fit(Z, Y, validation)
+        except BaseException:
+            # What is half trained decides nothing.
+            for name in [name for name in vars(self) if name.endswith("_")]:
+                delattr(self, name)
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None) -> None:
+        """Both trainings."""
         everything, ambiguity = Examples(matrix(Z, "Z"), matrix(Y, "Y")), self.problem.ambiguity
         if everything.Y.shape[1] != ambiguity.y.dim:
             raise ShapeError(f"Y must have {ambiguity.y.dim} columns, not {everything.Y.shape[1]}.")
         training, held_out = split(everything, validation, self.trainer.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
-        self.feature_names_in_ = column_names(Z)
+        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
+        if validation is not None:
+            self._same_columns(validation[0], "validation Z", self.feature_names_in_)
+            self._same_columns(validation[1], "validation Y", self.outcome_names_in_)
         self._typical = torch.cat([value.scale.reshape(-1) for value in ambiguity.typical(training.Y).values()])
         # Distances in typical units: a bound on squares and a mean have no unit in common.
         self.pipeline_ = self._build(self.n_features_in_, (self._typical**-2.0).tolist())
         self._begin(training, held_out)
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
-            what = self._described(self.pipeline_)
+            what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")}
             claim(folder, self.trainer.resume, what, training, held_out)
@@ -133,7 +151,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             module = self._decision_module(self.training, training)
             self._train("decision", module, self.training, training, held_out)
         self.pipeline_.eval()
-        return self
 
     def _check(self) -> None:
         """Parts that are of the wrong kind."""
@@ -153,7 +170,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 raise ModelError(f"{name} must be {example}, not {value!r}.")
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
-        whole("seed", self.seed, 0)
+        self.seed = whole("seed", self.seed, 0)
+        if not self.problem.ambiguity.size:
+            raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
             raise ModelError("The layer is of another problem: make it from the one that the learner is given.")
         if isinstance(self.projection, Projection) and self.projection.ambiguity is not self.problem.ambiguity:
@@ -187,7 +206,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         pipeline, size = self.pipeline_, self.problem.ambiguity.size
         if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
             pipeline.model.take_units(self.problem.ambiguity, training.Z, training.Y)
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(pipeline):
             theta = pipeline.model(training.Z[:1])
         if tuple(theta.shape) != (1, size):
             raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
@@ -213,28 +232,32 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if stage is None or not stage.epochs:
             return
         loss = PredictionLoss(ambiguity, training.Y)
+        if not loss.fits:
+            return
         outcomes = stage.locations == "outcomes"
         module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
         self._train("prediction", module, stage, training, held_out)
 
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
-        """The second training; a layer that was handed in keeps what the stage does not speak of."""
-        pipeline, own = self.pipeline_, self.layer is None
+        """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual one."""
+        pipeline, layer = self.pipeline_, self.pipeline_.layer
+        chosen = isinstance(layer.gradient, Smoothed)
         some = slice(0, stage.batch_size)
         z, y, rows = training.batch(list(range(len(training)))[some])
         smoothed = stage.gradient == "smoothed"
-        if stage.gradient == "exact" or own:
-            pipeline.layer.gradient = "exact"
-        if stage.gradient == "auto" and own:
+        if stage.gradient == "exact":
+            layer.gradient = "exact"
+        if stage.gradient == "auto" and not chosen:
             smoothed = pipeline.still(z, rows, self._typical) > STILL
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
-        temperature = None if stage.temperature is None and not own else temperature_schedule(stage)
+        kept = stage.temperature is None and layer.temperature != RelativeTemperature()
+        temperature = None if kept else temperature_schedule(stage)
         ambiguity = self.problem.ambiguity
         loss = PredictionLoss(ambiguity, training.Y) if stage.anchor and isinstance(ambiguity, MomentSet) else None
         unit = pipeline.cost_unit(z, y)
         rate = rate_schedule(stage)
         if smoothed:
-            pipeline.layer.gradient = Smoothed(stage.smoothing)
+            layer.gradient = Smoothed(stage.smoothing)
         return DecisionModule(pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective)
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
@@ -257,11 +280,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
-        names, known = column_names(Z), self.feature_names_in_
-        if names is not None and known is not None and names != known:
-            raise ShapeError(f"Z must have the columns {known}, in this order, as in training, not {names}.")
+        self._same_columns(Z, "Z", self.feature_names_in_)
         self.pipeline_.eval()
         return contexts
+
+    def _same_columns(self, table: Any, name: str, known: list[str] | None) -> None:
+        """Data frames have the columns of those of training, in the same order."""
+        names = column_names(table)
+        if names is not None and known is not None and names != known:
+            raise ShapeError(f"{name} must have the columns {known}, in this order, as in training, not {names}.")
 
     def decide(self, Z: Any) -> dict[cp.Variable, Any]:
         """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
@@ -279,6 +306,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def loss(self, Z: Any, Y: Any) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
         decision, outcomes = self.decision(Z), matrix(Y, "Y")
+        self._same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
         ok = decision.ok
@@ -292,12 +320,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         return -self.loss(Z, Y)
 
     def _described(self, pipeline: Pipeline) -> dict[str, Any]:
-        """What this learner is, as JSON can hold it; how far it trains is not part of that."""
+        """What this learner is, as JSON can hold it."""
         assert pipeline.nominal is not None
         own = pipeline.model
-        model = {"hidden": list(own.hidden), "degree": own.degree} if isinstance(own, SetModel) else None
+        model = {"hidden": list(own.hidden), "degree": own.degree} if type(own) is SetModel else None
         return {
             "model": model,
+            "structure": repr(own),
             "nominal": storage.described_nominal(pipeline.nominal),
             "projection": storage.described_projection(self.projection, pipeline.projection),
             "layer": storage.described_layer(self.layer),
@@ -320,6 +349,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         header = {
             "inputs": self.n_features_in_,
             "columns": self.feature_names_in_,
+            "outcomes": self.outcome_names_in_,
             "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
             **self._described(pipeline),
             "note": note,
@@ -342,12 +372,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if header["parameters"] != expected:
             raise ModelError(f"{path} was saved for a set with parameters {header['parameters']}, not {expected}.")
         learner = cls(problem, **{**storage.restored(path, header, settings), **settings})
+        storage.check_same(path, "nominal", storage.described_nominal(learner.nominal), header["nominal"])
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
         learner.n_features_in_ = int(header["inputs"])
-        learner.feature_names_in_ = header.get("columns")
+        learner.feature_names_in_, learner.outcome_names_in_ = header.get("columns"), header.get("outcomes")
         learner._check()
         weights = (header["projection"] or {}).get("weights")
         learner.pipeline_ = learner._build(learner.n_features_in_, weights, nominal)
+        found = storage.described_projection(learner.projection, learner.pipeline_.projection)
+        storage.check_same(path, "projection", found, header["projection"])
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from drolayers.errors import ShapeError
 from drolayers.layer import Decision
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, timed
@@ -25,11 +26,14 @@ class _Training(pl.LightningModule):
         super().__init__()
         self.pipeline, self.rate = pipeline, rate
 
+    def on_train_start(self) -> None:
+        """Lightning trains in whatever mode it finds: in evaluation no integer points would be drawn."""
+        self.train()
+
     def configure_optimizers(self) -> Any:
         """Adam, with its rate by epoch."""
-        first = self.rate(0)
-        optimiser = torch.optim.Adam(self.pipeline.model.parameters(), lr=first)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda epoch: self.rate(epoch) / first)
+        optimiser = torch.optim.Adam(self.pipeline.model.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, self.rate)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
 
     def _average(self, total: Tensor, count: Tensor) -> Tensor:
@@ -74,7 +78,8 @@ class PredictionModule(_Training):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
-        phase: Literal["location", "bound"] = "location" if self.current_epoch < self.location_epochs else "bound"
+        early = self.loss.locates and self.current_epoch < self.location_epochs
+        phase: Literal["location", "bound"] = "location" if early else "bound"
         items = len(batch[0])
         loss = self._loss(batch, phase)
         self.log(
@@ -137,7 +142,7 @@ class DecisionModule(_Training):
             return self._average(self.pipeline.nothing(), torch.zeros(()))
         raw, _, decision, seconds = timed(self.pipeline.stages(z, rows))
         start = time.perf_counter()
-        total = self.objective(self.pipeline.layer.problem, decision, y).sum()
+        total = self._loss(decision, y).sum()
         seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
         loss = self._average(total / self.unit, mine)
@@ -147,6 +152,14 @@ class DecisionModule(_Training):
         self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), seconds)
         self._backward_from = time.perf_counter()
         return loss
+
+    def _loss(self, decision: Decision, y: Tensor) -> Tensor:
+        """The objective, one number an item."""
+        found = self.objective(self.pipeline.layer.problem, decision, y)
+        if not isinstance(found, Tensor) or found.shape != (len(y),):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
+        return found
 
     def on_after_backward(self) -> None:
         """Time of the backward pass."""
@@ -176,7 +189,7 @@ class DecisionModule(_Training):
         """The decision loss itself, at the optimal decisions."""
         z, y, rows = batch
         decision = self.pipeline(z, rows)
-        total = float(self.objective(self.pipeline.layer.problem, decision, y).sum())
+        total = float(self._loss(decision, y).sum())
         solved = int(decision.ok.sum())
         self._validated = [a + b for a, b in zip(self._validated, (total, solved, len(z)), strict=True)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ STAGES = ("learning", "projection", "integer", "layer", "backward")
 REMEMBERED = 50_000_000
 """Neighbours of training points that are kept at most; beyond, they are searched for at every step."""
 
-STILL = 1e-6
+MOVES = 1e-6
 """Change of a decision, relative to its size, below which it does not move with a typical change of θ."""
 
 
@@ -98,8 +99,8 @@ class Pipeline(nn.Module):
 
         Where they do not, their size; one where that vanishes too.
         """
-        self.eval()
-        decision = self.decide(z)
+        with evaluating(self):
+            decision = self.decide(z)
         ok = decision.ok.nonzero()[:, 0]
         if not ok.numel():
             return 1.0
@@ -116,7 +117,6 @@ class Pipeline(nn.Module):
             rows: their rows in the training.
             typical: changes of θ that are typical.
         """
-        self.eval()
         problem = self.layer.problem
         free = [v for v in problem.variables if v not in set(problem.integer_variables)]
         with torch.no_grad():
@@ -125,7 +125,8 @@ class Pipeline(nn.Module):
         if not free:
             return 0.0
         theta.requires_grad_()
-        decision = self.layer(theta, nominal)
+        with evaluating(self):
+            decision = self.layer(theta, nominal)
         ok = decision.ok.nonzero()[:, 0]
         if not ok.numel():
             return 0.0
@@ -141,11 +142,22 @@ class Pipeline(nn.Module):
             warnings.simplefilter("ignore")
             (pulled,) = torch.autograd.grad(total, theta)
         moved = (pulled.abs() * typical.to(pulled)).sum(1)
-        return float((moved <= STILL * size)[ok].double().mean())
+        return float((moved <= MOVES * size)[ok].double().mean())
 
     def nothing(self) -> Tensor:
         """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""
         return torch.stack([weight.sum() for weight in self.model.parameters()]).sum() * 0.0
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """A module in evaluation for a while; Lightning leaves modules in the mode in which it finds them."""
+    before = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(before)
 
 
 def timed(

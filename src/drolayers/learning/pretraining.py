@@ -57,6 +57,11 @@ class PredictionLoss:
                 "them.",
                 stacklevel=3,
             )
+        fitted = [name for name in typical if name not in self.skipped and name.split(".")[-1] != "sigma"]
+        self.locates = bool(fitted)
+        """Whether a location is to be fitted; where all are given, bounds alone are."""
+        self.fits = bool(fitted) or any(moment.sigma is None for moment in ambiguity.moments)
+        """Whether there is anything to be fitted."""
         self._learnt = [moment.sigma is None for moment in ambiguity.moments for _ in range(moment.bounds)]
         self._located = [i not in self._whitened for i, m in enumerate(ambiguity.moments) for _ in range(m.bounds)]
         centres, scales = (

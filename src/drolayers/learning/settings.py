@@ -43,9 +43,11 @@ class Network(Settings):
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str):
             raise ModelError(f"hidden must be a list of widths such as (64, 64), not {self.hidden!r}.")
-        for width in self.hidden:
-            whole("Every entry of hidden", width)
-        whole("degree", self.degree)
+        widths = tuple(whole("Every entry of hidden", width) for width in self.hidden)
+        if widths != self.hidden or any(type(width) is not int for width in self.hidden):
+            # What is right already stays the same object, as scikit-learn's clones want it.
+            object.__setattr__(self, "hidden", widths)
+        object.__setattr__(self, "degree", whole("degree", self.degree))
 
 
 @final
@@ -84,14 +86,13 @@ class Stage(Settings):
     smoothing: float = 1e-2
 
     def __post_init__(self) -> None:
-        whole("epochs", self.epochs, 0)
-        whole("batch_size", self.batch_size)
-        if self.patience is not None:
-            whole("patience", self.patience)
+        for name, least in (("epochs", 0), ("batch_size", 1), ("patience", 1)):
+            if name != "patience" or self.patience is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name), least))
         for name in ("rate", "decay", "smoothing", "clip"):
             value = getattr(self, name)
-            if value is not None and not callable(value) and not number(name, value) > 0:
-                raise ModelError(f"{name} must be positive, not {value!r}.")
+            if value is not None and not callable(value) and not 0 < number(name, value) < float("inf"):
+                raise ModelError(f"{name} must be positive and finite, not {value!r}.")
         if not number("anchor", self.anchor) >= 0:
             raise ModelError(f"anchor must not be negative, but is {self.anchor!r}.")
         for name, known in (("locations", ("nominal", "outcomes")), ("gradient", ("auto", "exact", "smoothed"))):
@@ -123,7 +124,7 @@ class Trainer(Settings):
     leave_one_out: bool = True
 
     def __post_init__(self) -> None:
-        whole("devices", self.devices)
+        object.__setattr__(self, "devices", whole("devices", self.devices))
         if self.resume and self.directory is None:
             raise ModelError("resume=True needs directory=..., where the interrupted run kept its checkpoints.")
         if not 0 <= number("validation_share", self.validation_share) < 1:

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,15 @@ from torch import Tensor, nn
 
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
+from drolayers.learning.schedule import Annealed
 from drolayers.learning.settings import Network, Settings, Stage
 from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
 from drolayers.projection import Projection
+from drolayers.surrogate.energy import RelativeTemperature
 
 FORMAT = 2
+KINDS: tuple[Any, ...] = (Annealed, RelativeTemperature)
+SCHEDULES = ("rate", "temperature")
 NOMINALS: dict[str, type[NominalDistribution]] = {"KNN": KNN, "Kernel": Kernel, "Forest": Forest}
 
 
@@ -72,7 +76,7 @@ def restore(path: str | Path, module: nn.Module, part: str, tensors: dict[str, T
         raise ModelError(f"The {part} in {path} does not fit the one that was given: {error}") from error
 
 
-def described_nominal(nominal: NominalDistribution) -> dict[str, Any] | None:
+def described_nominal(nominal: NominalDistribution | None) -> dict[str, Any] | None:
     """Kind and settings of one of our own nominal distributions; None for others."""
     kind = type(nominal).__name__
     if NOMINALS.get(kind) is not type(nominal):
@@ -98,7 +102,21 @@ def described(settings: Settings | None) -> dict[str, Any] | None:
     """Settings that JSON can hold; a schedule of the user's own is named only."""
     if settings is None:
         return None
-    return {name: value if plain(value) else repr(value) for name, value in settings.get_params().items()}
+    return {name: value if plain(value) else named(value) for name, value in settings.get_params().items()}
+
+
+def named(value: Any) -> Any:
+    """A schedule or a temperature of ours as data; anything else by its name, the same in every process."""
+    for kind in KINDS:
+        if type(value) is kind:
+            return {kind.__name__: asdict(value)}
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def check_same(path: str | Path, part: str, found: dict[str, Any] | None, saved: dict[str, Any] | None) -> None:
+    """Refuse a part that differs from the one that a learner was saved with; one that cannot be told is believed."""
+    if found is not None and saved is not None and found != saved:
+        raise ModelError(f"{path} was saved with another {part}: {saved}, not {found}.")
 
 
 def described_projection(given: Projection | str | None, made: Projection | None) -> dict[str, Any] | None:
@@ -106,14 +124,17 @@ def described_projection(given: Projection | str | None, made: Projection | None
     if made is None:
         return None
     weights = np.concatenate([weight.reshape(-1) for weight in made.weights.values()]).tolist()
-    return {"method": given if isinstance(given, str) else None, "weights": weights}
+    own = None if isinstance(given, str) else {"margin": made.margin, "absolute": made.absolute, "by": made.method}
+    return {"method": given if isinstance(given, str) else None, "weights": weights, "own": own}
 
 
 def described_layer(layer: DROLayer | None) -> dict[str, Any] | None:
     """The plain settings of a layer that was handed in; None for the default one."""
     if layer is None:
         return None
-    return {name: getattr(layer, name) for name in ("candidates", "samples", "enumerate_up_to")}
+    plainly = {name: getattr(layer, name) for name in ("candidates", "samples", "enumerate_up_to")}
+    oracle = None if layer.oracle is None else layer.oracle.name
+    return {**plainly, "proposal": repr(layer.proposal), "oracle": oracle, "gradient": repr(layer.gradient)}
 
 
 def restored(path: str | Path, header: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,9 +160,17 @@ def _made(path: str | Path, name: str, kind: Any, values: dict[str, Any]) -> Any
     known = {field.name: field for field in fields(kind)}
     try:
         plainly = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
-        return kind(**{k: v for k, v in plainly.items() if not (isinstance(v, str) and k in ("rate", "temperature"))})
+        return kind(**{k: _read(v) for k, v in plainly.items() if not (isinstance(v, str) and k in SCHEDULES)})
     except (TypeError, AttributeError, ModelError) as error:
         raise ModelError(f"{path} describes its {name} badly: {error}") from error
+
+
+def _read(value: Any) -> Any:
+    """A schedule or a temperature of ours from its data."""
+    for kind in KINDS:
+        if isinstance(value, dict) and set(value) == {kind.__name__}:
+            return kind(**value[kind.__name__])
+    return value
 
 
 def plain(value: Any) -> bool:

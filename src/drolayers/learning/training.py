@@ -6,8 +6,11 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -23,6 +26,7 @@ from drolayers.learning.data import ExampleData, Examples
 from drolayers.learning.settings import Stage, Trainer
 
 DONE = "done.json"
+STAGES = ("prediction", "decision")
 
 
 class _History(Callback):
@@ -58,10 +62,41 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
             "resume=False to begin again."
         )
     if not resume:
-        for old in (DONE, "last.ckpt", "best.ckpt"):
-            for stage in folder.glob(f"*/{old}"):
-                stage.unlink(missing_ok=True)
+        for stage in STAGES:
+            for old in (DONE, "run.txt", "last.ckpt", "best.ckpt"):
+                (folder / stage / old).unlink(missing_ok=True)
     _write_whole(mark, digest.hexdigest())
+
+
+@contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """Keep others from training in a folder meanwhile; processes of one training share it."""
+    if folder is None or "LOCAL_RANK" in os.environ:
+        yield
+        return
+    lock = directory(folder) / "lock"
+    try:
+        holder = int(lock.read_text())
+    except (OSError, ValueError):
+        holder = None
+    if holder is not None and (holder == os.getpid() or _lives(holder)):
+        raise ModelError(f"Another training runs in {folder} (process {holder}): give each a directory of its own.")
+    _write_whole(lock, str(os.getpid()))
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    """Whether a process of this machine is still there."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _write_whole(path: Path, text: str) -> None:
@@ -97,7 +132,12 @@ def train(
             # Lightning's advice on workers and intervals does not apply to data that lie in memory.
             warnings.filterwarnings("ignore", module="lightning")
             resume_from = str(last) if where.resume and last.exists() else None
-            trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
+            try:
+                trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
+            except SystemExit:
+                # Lightning ends the process at Ctrl-C; whoever called may want to say something first.
+                if not trainer.interrupted:
+                    raise
         if trainer.interrupted:
             raise KeyboardInterrupt
         # The checkpoints are the first process's, which must not take its scratch folder away before all have read.
@@ -145,4 +185,9 @@ def _trainer(stage: Stage, where: Trainer, folder: Path, monitor: str | None, hi
 
 def _restore(module: pl.LightningModule, path: Path) -> None:
     """Put the weights of a checkpoint into a module."""
-    module.load_state_dict(torch.load(path, weights_only=True, map_location="cpu")["state_dict"])
+    try:
+        module.load_state_dict(torch.load(path, weights_only=True, map_location="cpu")["state_dict"])
+    except (RuntimeError, OSError, EOFError, KeyError, UnpicklingError) as error:
+        raise ModelError(
+            f"The checkpoint {path} does not fit this learner or is damaged: use resume=False to begin again."
+        ) from error

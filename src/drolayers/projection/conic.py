@@ -121,8 +121,8 @@ class ConeRule(ValueRule):
             program = compile_program(problem, [*start.values(), y, omega, *powers.values()])
         except ModelError as error:
             raise ModelError(
-                f"Moment {task.position} is not convex in its free parameters {list(shapes)}, so that it can only be "
-                f"projected with method='clip'. {error}"
+                f"Moment {task.position} has no cone program in its free parameters {list(shapes)} that can be compiled "
+                f"once for all items: use method='clip'. {error}"
             ) from error
         return Compiled(program, variables, tuple(powers))
 

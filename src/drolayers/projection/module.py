@@ -54,9 +54,10 @@ class Projection(nn.Module):
             negative. With any room the set has a distribution that satisfies every bound strictly (Slater's condition).
         method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
             others), ``"conic"`` (a cone program for every moment), ``"auto"`` (the closed form where there is one, else
-            the cone program, else clip: a Conic moment that is not convex in its parameters), ``"clip"`` (keep α and
-            raise σ: not the closest point, but cheap), or ``"direct"`` (the closed form where there is one, else clip:
-            what the learner uses, since a cone program a moment and an item takes longer than the decision itself).
+            the cone program, else clip: a Conic moment that is not convex in its parameters, a sum of mixed degrees),
+            ``"clip"`` (keep α and raise σ: not the closest point, but cheap), or ``"direct"`` (the closed form where
+            there is one, else clip: what the learner uses, since a cone program a moment and an item takes longer than
+            the decision itself).
         engine: the engine of the cone programs.
         absolute: the same room in units of the bounds.
 

@@ -1,0 +1,92 @@
+"""How often a reader turns back: files of the library in the order in which their functions are first called.
+
+    python benchmarks/walk.py
+
+A reader who follows a call goes to the file of every function that is called for the first time. Going to a file that
+was left before is a turn back. Four walks: building a problem, a continuous and a mixed-integer decision with their
+derivatives, and ``fit``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+
+import drolayers as dro
+
+ROOT = str(Path(dro.__file__).parent) + os.sep
+
+
+def walk(work: Callable[[], Any]) -> tuple[int, int, int]:
+    """Functions, files and turns back of some work."""
+    seen: set[tuple[str, str]] = set()
+    path: list[str] = []
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(ROOT) or code.co_name.startswith("<"):
+            return
+        key = (code.co_filename, code.co_qualname)
+        if key not in seen:
+            seen.add(key)
+            if not path or path[-1] != code.co_filename:
+                path.append(code.co_filename)
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return len(seen), len(set(path)), len(path) - len(set(path))
+
+
+def main() -> None:
+    """The four walks."""
+    warnings.simplefilter("ignore")
+
+    def build(lots: bool) -> dro.DecisionProblem:
+        y = dro.Uncertain(2, support=dro.support.Nonnegative())
+        x, whole = cp.Variable(2, nonneg=True), cp.Variable(2, boolean=True)
+        stock = x + 2 * whole if lots else x
+        cost = cp.sum(x) + cp.sum(cp.maximum(4 * (y - stock), stock - y)) + (3.8 * cp.sum(whole) if lots else 0)
+        return dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.Norm(1), dro.moments.SquaredNorm()]))
+
+    theta = torch.tensor([[3.0, 4.0, 0.5, 3.0, 4.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    rng = np.random.default_rng(0)
+    Z = rng.uniform(size=(24, 1))
+    Y = 3 + Z + np.abs(rng.standard_normal((24, 2)))
+    plain, lots = build(False), build(True)
+    layers = [dro.DROLayer(plain), dro.DROLayer(lots, enumerate_up_to=0)]
+
+    def decide(layer: dro.DROLayer) -> None:
+        layer(theta).expected(lambda x: layer.problem.loss(x, torch.as_tensor(Y[:1]))).sum().backward()
+
+    def fit() -> None:
+        try:
+            few = {"pretraining": dro.Stage(1), "training": dro.Stage(1), "trainer": dro.Trainer(progress=False)}
+        except AttributeError:  # before learners were made of objects
+            few = {"pretrain_epochs": 1, "epochs": 1, "progress": False}
+        dro.DecisionFocusedLearner(lots, **few).fit(Z, Y)
+
+    walks = {
+        "compile": lambda: build(False),
+        "a continuous decision": lambda: decide(layers[0]),
+        "a mixed-integer decision": lambda: decide(layers[1]),
+        "fit": fit,
+    }
+    print(f"{'walk':<28}{'functions':>10}{'files':>8}{'turns back':>12}")
+    for name, work in walks.items():
+        print(f"{name:<28}" + "".join(f"{n:>{w}}" for n, w in zip(walk(work), (10, 8, 12), strict=True)))
+
+
+if __name__ == "__main__":
+    main()
