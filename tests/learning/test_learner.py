@@ -450,7 +450,7 @@ def _boxes() -> dro.DecisionProblem:
 
 
 def test_integers_are_trained_on_in_training_mode() -> None:
-    """In evaluation no candidates are drawn, and where all is integer no weight moves; Lightning takes what it finds."""
+    """In evaluation no points are drawn, and where all is integer no weight moves: Lightning takes what it finds."""
     Z, Y = sales(30)
     problem = _boxes()
     options = {"training__rate": 0.05, "trainer__validation_share": 0.0, "pretraining__epochs": 1}

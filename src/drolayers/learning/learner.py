@@ -239,7 +239,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self._train("prediction", module, stage, training, held_out)
 
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
-        """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual one."""
+        """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
         pipeline, layer = self.pipeline_, self.pipeline_.layer
         chosen = isinstance(layer.gradient, Smoothed)
         some = slice(0, stage.batch_size)

@@ -121,7 +121,7 @@ class ConeRule(ValueRule):
             program = compile_program(problem, [*start.values(), y, omega, *powers.values()])
         except ModelError as error:
             raise ModelError(
-                f"Moment {task.position} has no cone program in its free parameters {list(shapes)} that can be compiled "
+                f"Moment {task.position} has no cone program in its free parameters {list(shapes)} to compile "
                 f"once for all items: use method='clip'. {error}"
             ) from error
         return Compiled(program, variables, tuple(powers))
