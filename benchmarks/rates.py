@@ -27,8 +27,10 @@ import drolayers as dro
 
 Draw = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
-FIRST = [(40, 1e-2, 50), (40, 1e-2, 16), (40, 3e-2, 16), (100, 1e-2, 16)]
+FIRST = [(40, 1e-2, 50), (40, 1e-2, 16), (40, 3e-2, 16), (100, 1e-2, 16), (40, 1e-2, None)]
 SECOND = [(30, 1e-3, 3.0, 50), (30, 1e-3, 3.0, 16), (30, 3e-3, 3.0, 16), (30, 1e-2, 3.0, 16), (30, 3e-3, 1.0, 16)]
+DEFAULTS = [(30, 3e-3, 1.0, None), (30, 3e-3, 3.0, None), (30, 1e-2, 3.0, None)]
+"""Batches of None are those of the default: a tenth of the points, but 8 at least and 50 at most."""
 
 
 def newsvendor() -> tuple[dro.DecisionProblem, Draw]:
@@ -126,6 +128,7 @@ def main() -> None:
     columns = list(itertools.product(PROBLEMS, given.points, MODELS))
     baselines: list[tuple[Any, Any]] = [((), None), (("knn",), None), (("mean",), None)]
     settings = baselines + [(f, None) for f in FIRST] + [(FIRST[k], s) for k in (0, 1) for s in SECOND]
+    settings += [(FIRST[-1], s) for s in DEFAULTS]
     start = time.perf_counter()
     work = [(p, n, seed, MODELS[m], f, s) for f, s in settings for p, n, m in columns for seed in seeds]
     found = np.array(Parallel(n_jobs=given.jobs, verbose=1)(delayed(one)(*w) for w in work))

@@ -256,7 +256,8 @@ def test_temperatures_follow_their_schedule() -> None:
 
 def test_learning_rates_follow_their_schedule() -> None:
     Z, Y = sales()
-    same = [learner(shop(False).problem, training__rate=lr).fit(Z, Y) for lr in (1e-3, lambda epoch: 1e-3 / 3**epoch)]
+    rates = (1e-3, lambda epoch: 1e-3 / 3**epoch)
+    same = [learner(shop(False).problem, training__rate=rate, training__decay=3.0).fit(Z, Y) for rate in rates]
     # Two epochs are divided by a third each: every epoch has its own rate.
     np.testing.assert_allclose(weights(same[0]), weights(same[1]), rtol=0, atol=1e-12)
     frozen = learner(shop(False).problem, training__rate=lambda epoch: 1e-30).fit(Z, Y)

@@ -68,7 +68,7 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
             degree=self.model.degree,
             epochs=self.pretraining.epochs,
             lr=number("The rate of NoSet's pretraining", self.pretraining.rate),
-            batch_size=self.pretraining.batch_size,
+            batch_size=self.pretraining.items(len(training)),
             seed=self.seed,
         )
         spread = float((training.Y - training.Y.mean(0)).abs().sum(1).mean())

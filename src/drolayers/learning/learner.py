@@ -162,7 +162,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             ("projection", (Projection, str), "a dro.Projection or the name of a method"),
             ("layer", (DROLayer,), "a dro.DROLayer"),
             ("pretraining", (Stage,), "a dro.Stage(epochs=40, rate=1e-2)"),
-            ("training", (Stage,), "a dro.Stage(epochs=30, rate=1e-3)"),
+            ("training", (Stage,), "a dro.Stage(epochs=30, rate=3e-3)"),
             ("objective", (Objective,), "an object of dro.objectives"),
         ):
             value = getattr(self, name)
@@ -242,8 +242,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
         pipeline, layer = self.pipeline_, self.pipeline_.layer
         chosen = isinstance(layer.gradient, Smoothed)
-        some = slice(0, stage.batch_size)
-        z, y, rows = training.batch(list(range(len(training)))[some])
+        z, y, rows = training.batch(list(range(min(len(training), 50))))
         smoothed = stage.gradient == "smoothed"
         if stage.gradient == "exact":
             layer.gradient = "exact"
@@ -262,7 +261,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
-        data = ExampleData(training, held_out, stage.batch_size, self.seed)
+        data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
         self.history_[name] = train(name, module, data, stage, self.trainer)
 
     def decision(self, Z: Any) -> Decision:

@@ -55,11 +55,13 @@ class Network(Settings):
 class Stage(Settings):
     """How one training runs: the first fits sets to data, the second is on decisions.
 
+    The defaults lost least on several problems and models (``benchmarks/rates.py``).
+
     Args:
         epochs: at most so many.
         rate: Adam's learning rate, or a callable from the epoch to one.
         decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
-        batch_size: items a step.
+        batch_size: items a step; None for a tenth of the training points, but 8 at least and 50 at most.
         clip: largest norm of a gradient of the loss in typical units; None for none.
         patience: epochs without a better validation loss before training stops; None never stops early.
         locations: of the first training: what locations are fitted to, "nominal" (Q_z, as in the paper) or "outcomes"
@@ -74,9 +76,9 @@ class Stage(Settings):
     """
 
     epochs: int = 30
-    rate: float | RateSchedule = 1e-3
-    decay: float = 3.0
-    batch_size: int = 50
+    rate: float | RateSchedule = 3e-3
+    decay: float = 1.0
+    batch_size: int | None = None
     clip: float | None = 1.0
     patience: int | None = None
     locations: Literal["nominal", "outcomes"] = "nominal"
@@ -87,7 +89,7 @@ class Stage(Settings):
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("patience", 1)):
-            if name != "patience" or self.patience is not None:
+            if getattr(self, name) is not None or name == "epochs":
                 object.__setattr__(self, name, whole(name, getattr(self, name), least))
         for name in ("rate", "decay", "smoothing", "clip"):
             value = getattr(self, name)
@@ -100,6 +102,10 @@ class Stage(Settings):
                 raise ModelError(f"{name} must be one of {list(known)}, not {getattr(self, name)!r}.")
         if self.temperature is not None and not callable(self.temperature):
             check_temperature(self.temperature)
+
+    def items(self, points: int) -> int:
+        """Items a step of a training on so many points: few points still make enough steps."""
+        return min(max(points // 10, 8), 50) if self.batch_size is None else self.batch_size
 
 
 @final
