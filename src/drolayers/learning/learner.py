@@ -253,7 +253,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         temperature = None if kept else temperature_schedule(stage)
         ambiguity = self.problem.ambiguity
         loss = PredictionLoss(ambiguity, training.Y) if stage.anchor and isinstance(ambiguity, MomentSet) else None
-        unit = pipeline.cost_unit(z, y)
+        unit = pipeline.cost_unit(z, y, rows)
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)

@@ -94,13 +94,13 @@ class Pipeline(nn.Module):
         """The decisions for any number of contexts, without gradients."""
         return Decision.cat([self(part) for part in z.split(chunk)])
 
-    def cost_unit(self, z: Tensor, y: Tensor) -> float:
+    def cost_unit(self, z: Tensor, y: Tensor, rows: Tensor | None = None) -> float:
         """By how much the costs of the decisions for some contexts differ at their outcomes, on average.
 
         Where they do not, their size; one where that vanishes too.
         """
-        with evaluating(self):
-            decision = self.decide(z)
+        with torch.no_grad(), evaluating(self):
+            decision = self(z, rows)
         ok = decision.ok.nonzero()[:, 0]
         if not ok.numel():
             return 1.0
