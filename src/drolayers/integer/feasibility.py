@@ -21,6 +21,7 @@ from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items
+from drolayers.integer.propagation import implied
 from drolayers.status import Status, usable
 
 Array = np.ndarray
@@ -125,6 +126,15 @@ class Screen:
             slack = TOLERANCE * (1.0 + np.abs(s[:, 0]))
             inside &= np.linalg.norm(s[:, 1:], axis=1) <= s[:, 0] + slack
         return inside
+
+    def tighten(self, item: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
+        """Boxes without the values that rows exclude, and which may hold a point; no point that passes is lost."""
+        matrix = self._matrix if self._matrix.shape[0] == 1 else self._matrix[item]
+        size = np.abs(matrix) @ np.maximum(np.abs(lower), np.abs(upper)).astype(np.float64)[:, :, None]
+        slack = TOLERANCE * (self._scale[item] + size[:, :, 0])
+        ends = (self._least[item] - slack, self._most[item] + slack, lower, upper)
+        low, high, alive = implied(matrix, *ends, np.ones(lower.shape[1], dtype=bool))
+        return low.astype(lower.dtype), high.astype(upper.dtype), alive & self._consistent[item]
 
     @staticmethod
     def _apply(matrix: Array, item: Array, points: Array) -> Array:
