@@ -128,11 +128,13 @@ def test_rows_imply_bounds_of_continuous_columns_too() -> None:
     matrix = np.array([[[2.0, 1.0, 0.0], [-1.0, 1.0, 0.0]]])
     ends = np.array([[0.0, -np.inf, -np.inf]]), np.array([[9.0, np.inf, np.inf]])
     least, most = np.array([[-np.inf, -3.0]]), np.array([[5.0, np.inf]])
-    low, high, alive = implied(matrix, least, most, *ends, np.array([True, False, False]))
+    low, high, alive = implied(matrix, np.zeros(1, dtype=np.int64), least, most, *ends, np.array([True, False, False]))
     assert alive.all()
     np.testing.assert_allclose(low, [[0.0, -3.0, -np.inf]])
     np.testing.assert_allclose(high, [[4.0, 5.0, np.inf]])
-    assert not implied(matrix, least, most - 9.0, *ends, np.array([True, False, False]))[2].any()
+    assert not implied(matrix, np.zeros(1, dtype=np.int64), least, most - 9.0, *ends, np.array([True, False, False]))[
+        2
+    ].any()
 
 
 def test_the_checks_can_fail() -> None:

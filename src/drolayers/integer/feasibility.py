@@ -129,11 +129,10 @@ class Screen:
 
     def tighten(self, item: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
         """Boxes without the values that rows exclude, and which may hold a point; no point that passes is lost."""
-        matrix = self._matrix if self._matrix.shape[0] == 1 else self._matrix[item]
-        size = np.abs(matrix) @ np.maximum(np.abs(lower), np.abs(upper)).astype(np.float64)[:, :, None]
-        slack = TOLERANCE * (self._scale[item] + size[:, :, 0])
+        furthest = np.maximum(np.abs(lower.astype(np.float64)), np.abs(upper.astype(np.float64)))
+        slack = TOLERANCE * (self._scale[item] + self._apply(np.abs(self._matrix), item, furthest))
         ends = (self._least[item] - slack, self._most[item] + slack, lower, upper)
-        low, high, alive = implied(matrix, *ends, np.ones(lower.shape[1], dtype=bool))
+        low, high, alive = implied(self._matrix, item, *ends, np.ones(lower.shape[1], dtype=bool))
         return low.astype(lower.dtype), high.astype(upper.dtype), alive & self._consistent[item]
 
     @staticmethod

@@ -143,7 +143,7 @@ class Rows:
         bounds = ((A != 0).sum(2) == 1) & ~(A[:, :, integers] != 0).any(2)
         slack = np.where(bounds, 0.0, _TOLERANCE * (1.0 + np.abs(b)))
         least = np.where(np.arange(b.shape[1]) < zero, b - slack, -np.inf)
-        lower, upper, possible = implied(A, least, b + slack, lower, upper, integral)
+        lower, upper, possible = implied(A, np.arange(len(b)), least, b + slack, lower, upper, integral)
         with np.errstate(invalid="ignore"):
             ends = A * lower[:, None, :], A * upper[:, None, :]
             small, large = (np.where(A == 0, 0.0, f(*ends)).sum(2) for f in (np.minimum, np.maximum))
