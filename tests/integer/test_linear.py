@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+import drolayers as dro
 from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
@@ -131,6 +132,21 @@ def test_equals_highs_where_there_is_too_much_to_enumerate(program: ConeProgram,
     torch.testing.assert_close(
         found.objective, HiGHS(jobs=1).best(program, program.values(theta), 5).objective, rtol=1e-7, atol=1e-7
     )
+
+
+def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:
+    y, x = dro.Uncertain(7), cp.Variable(7, boolean=True, name="x")
+    problem = dro.DecisionProblem(-y @ x, [np.arange(1.0, 8.0) @ x <= 12], dro.Wasserstein(y, 3))
+    rng = np.random.default_rng(0)
+    theta, atoms = torch.tensor([[0.1], [0.4]]).double(), torch.from_numpy(rng.uniform(0, 2, (2, 3, 7)))
+    nominal = (atoms, torch.full((2, 3), 1 / 3).double())
+    found, every = (
+        dro.DROLayer(problem, candidates=4, samples=2, enumerate_up_to=0, oracle=oracle).eval()(theta, nominal)
+        for oracle in ("auto", "enumeration")
+    )
+    assert found.oracle.oracle == "simplex"
+    assert torch.equal(found.best[x], every.best[x])
+    torch.testing.assert_close(found.value, every.value, rtol=1e-7, atol=1e-9)
 
 
 def test_an_integral_vertex_ends_the_search_at_the_root() -> None:
