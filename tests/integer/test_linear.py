@@ -134,6 +134,11 @@ def test_equals_highs_where_there_is_too_much_to_enumerate(program: ConeProgram,
     )
 
 
+def test_bounds_of_integers_do_not_make_a_program_large() -> None:
+    assert Auto().choose(path(12)[0]).name == "simplex"
+    assert Auto().choose(path(24)[0]).name == "branch_and_bound"
+
+
 def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:
     y, x = dro.Uncertain(7), cp.Variable(7, boolean=True, name="x")
     problem = dro.DecisionProblem(-y @ x, [np.arange(1.0, 8.0) @ x <= 12], dro.Wasserstein(y, 3))

@@ -53,8 +53,9 @@ class Simplex:
     @staticmethod
     def suits(program: ConeProgram) -> bool:
         """Whether a program is linear, and small enough for a dense tableau."""
-        dense = program.rows * (program.rows + program.columns) <= DENSE
-        return dense and not program.quadratic and program.cones.kinds <= LINEAR
+        # The two bounds of an integer are no rows of the tableau.
+        rows = program.rows - 2 * program.integers.numel()
+        return rows * (rows + program.columns) <= DENSE and not program.quadratic and program.cones.kinds <= LINEAR
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
