@@ -2,6 +2,7 @@
 
     python benchmarks/oracle.py            the whole table
     python benchmarks/oracle.py --quick    small sizes, fewer instances of the peers
+    python benchmarks/oracle.py --linear   plain combinatorial problems instead: all oracles on one batch
 
 Ours is timed on a batch, the peers on a few instances of that batch; the table gives processor time (all threads) for
 each instance, which other work on the machine disturbs little, and for ours also the wall time of the batch (the best
@@ -26,7 +27,7 @@ import torch
 from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.errors import DROError
-from drolayers.integer import SCIP, BranchAndBound, Candidates, Gurobi, Oracle
+from drolayers.integer import SCIP, Auto, BranchAndBound, Candidates, Gurobi, HiGHS, Oracle
 
 COUNT = 3
 GROUP = 4
@@ -118,17 +119,70 @@ def run(assets: int, spread: bool, batch: int, instances: int, limit: float) -> 
     print(flush=True)
 
 
+def path(side: int = 5) -> tuple[ConeProgram, int]:
+    """The shortest path through a grid, and how many costs it has."""
+    node = np.arange(side * side).reshape(side, side)
+    tail = np.concatenate([node[:, :-1].ravel(), node[:-1].ravel()])
+    head = np.concatenate([node[:, 1:].ravel(), node[1:].ravel()])
+    flow = (node.reshape(-1, 1) == tail) * 1.0 - (node.reshape(-1, 1) == head)
+    x, cost, ends = cp.Variable(tail.size, boolean=True), cp.Parameter(tail.size), np.zeros(side * side)
+    ends[0], ends[-1] = 1.0, -1.0
+    return compile_program(cp.Problem(cp.Minimize(cost @ x), [flow @ x == ends]), [cost]), tail.size
+
+
+def knapsack(items: int = 32, rows: int = 2) -> tuple[ConeProgram, int]:
+    """Items with several weights, of which two fifths fit in."""
+    weight = np.random.default_rng(0).uniform(1.0, 3.0, (rows, items))
+    x, worth = cp.Variable(items, boolean=True), cp.Parameter(items)
+    problem = cp.Problem(cp.Minimize(-worth @ x), [weight @ x <= 0.4 * weight.sum(1)])
+    return compile_program(problem, [worth]), items
+
+
+def linear(batch: int = 32, repeats: int = 3) -> None:
+    """Plain combinatorial problems: every oracle on the whole batch, one core, the best of a few runs after one."""
+    oracles = [
+        Auto(),
+        BranchAndBound(),
+        Gurobi(pool=True, jobs=1),
+        Gurobi(pool=False, jobs=1),
+        SCIP(jobs=1),
+        HiGHS(jobs=1),
+    ]
+    print(f"batch of {batch}, T = {COUNT}, {os.cpu_count()} cores, one of them used\n")
+    print("| problem | oracle | batch, wall | each, processor | nodes | solves | proven | excess over the first |")
+    print("|" + "---|" * 8)
+    for name, (program, size) in {"shortest path, 5x5": path(), "knapsack, 32 items, 2 rows": knapsack()}.items():
+        theta = torch.from_numpy(np.random.default_rng(1).uniform(1.0, 3.0, (batch, size)))
+        first: Candidates | None = None
+        for oracle in oracles:
+            runs = [timed(oracle, program, theta) for _ in range(1 + repeats)][1:]
+            found = runs[0][0]
+            first = first or found
+            way = " (cuts)" if getattr(oracle, "pool", None) is False else ""
+            print(
+                f"| {name} | {found.oracle}{way} | {min(c.time for c, _ in runs):.3f} s | "
+                f"{1e3 * min(p for _, p in runs) / batch:.2f} ms | {int(found.nodes.sum())} | {found.relaxations} | "
+                f"{int((found.status == 0).sum())} | {compare(first, found)} |",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, fewer instances")
-    quick = parser.parse_args().quick
+    parser.add_argument("--linear", action="store_true", help="plain combinatorial problems instead of portfolios")
+    chosen = parser.parse_args()
+    quick = chosen.quick
+    torch.set_num_threads(1)
+    if chosen.linear:
+        linear()
+        return
     sizes = [(20, False), (60, False), (60, True)]
     if not quick:
         sizes += [(100, False), (100, True), (200, False), (200, True), (400, False), (800, False)]
     batch, instances, limit = (20, 2, 20.0) if quick else (100, 6, 60.0)
     names = " | ".join(p.name for p in peers(limit))
-    torch.set_num_threads(1)
     print(f"batch of {batch}, T = {COUNT}, {os.cpu_count()} cores\n")
     print(
         f"| assets | binaries | batch, wall | each, processor | nodes | rounds | solves | proven | peak GB | {names} |"

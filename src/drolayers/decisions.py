@@ -14,6 +14,7 @@ from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
 from drolayers.integer import Oracle, feasible_points
 from drolayers.integer.enumeration import all_points, box_size
+from drolayers.integer.oracle import check_box
 from drolayers.status import Status
 
 ENUMERABLE = 4096
@@ -40,6 +41,7 @@ class Decisions:
         problem: ConeProgram,
         engine: Engine,
     ) -> None:
+        check_box(problem)
         self.constraints, self.variables, self.problem, self.engine = constraints, variables, problem, engine
         self._some_integers: bool | None = None
         self._points: Tensor | None = None

@@ -22,6 +22,7 @@ from drolayers.integer import (
     Gurobi,
     HiGHS,
     Oracle,
+    Simplex,
     feasible_points,
     make_oracle,
 )
@@ -37,7 +38,10 @@ ORACLES: dict[str, Oracle] = {
     "gurobi": Gurobi(jobs=1),
     "gurobi_cuts": Gurobi(jobs=1, pool=False),
     "highs": HiGHS(jobs=1),
+    "simplex": Simplex(),
 }
+
+LINEAR_ONLY = ("highs", "simplex")
 
 
 @pytest.fixture(params=ORACLES)
@@ -47,7 +51,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 
 @pytest.mark.parametrize(
     ("oracle", "name"),
-    [(oracle, name) for oracle in ORACLES for name in (LINEAR if oracle == "highs" else FAMILIES)],
+    [(oracle, name) for oracle in ORACLES for name in (LINEAR if oracle in LINEAR_ONLY else FAMILIES)],
     indirect=["oracle"],
 )
 def test_best_points(oracle: Oracle, name: str) -> None:
@@ -92,8 +96,8 @@ def test_points_that_tie_come_in_lexicographic_order(oracle: Oracle) -> None:
 
 @pytest.mark.parametrize("name", ["prices", "deviations"])
 def test_an_item_is_answered_by_its_own_data(oracle: Oracle, name: str) -> None:
-    if oracle.name == "highs" and name not in LINEAR:
-        pytest.skip("HiGHS takes linear programs only")
+    if oracle.name in LINEAR_ONLY and name not in LINEAR:
+        pytest.skip("It takes linear programs only")
     family = FAMILIES[name](np.random.default_rng(5), 4)
     together = oracle.best(family.program, family.values, 2)
     for item in range(4):
@@ -149,13 +153,14 @@ def test_auto_says_what_it_chose() -> None:
     small, large = portfolio(np.random.default_rng(0), 2, 20, 4), newsvendor(np.random.default_rng(0), 2)
     assert auto.choose(small.program).name == "enumeration"
     assert auto.choose(large.program).name == "branch_and_bound"
+    assert auto.choose(FAMILIES["pure"](np.random.default_rng(0), 2).program).name == "simplex"
     found = auto.best(large.program, large.values, 1)
     assert found.oracle == "branch_and_bound"
     assert "branch_and_bound" in repr(found)
 
 
 def test_registry() -> None:
-    for name in ("branch_and_bound", "enumeration", "scip", "gurobi", "highs"):
+    for name in ("branch_and_bound", "simplex", "enumeration", "scip", "gurobi", "highs"):
         assert make_oracle(name).name == name
     mine = BranchAndBound(fill=7)
     assert make_oracle(mine) is mine
@@ -207,8 +212,9 @@ def test_what_is_no_oracle_is_refused(wrong: object) -> None:
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in LINEAR])
 def test_cones_that_a_solver_cannot_represent(name: str) -> None:
     family = FAMILIES[name](np.random.default_rng(0), 2)
-    with pytest.raises(ModelError, match="quadratic" if name == "cardinality" else "soc"):
-        HiGHS(jobs=1).best(family.program, family.values, 1)
+    for oracle in (HiGHS(jobs=1), Simplex()):
+        with pytest.raises(ModelError, match="quadratic" if name == "cardinality" else "soc"):
+            oracle.best(family.program, family.values, 1)
 
 
 def test_too_large_for_the_free_licence() -> None:

@@ -15,6 +15,7 @@ from drolayers.integer.boxes import Boxes
 from drolayers.integer.components import Components
 from drolayers.integer.enumeration import all_points
 from drolayers.integer.feasibility import Screen
+from drolayers.integer.propagation import implied
 from drolayers.integer.tables import Tables
 from drolayers.integer.tree import Nodes, exclude, halve
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
@@ -103,6 +104,37 @@ def test_tables_are_exact(name: str, free: int) -> None:
 def test_arithmetic_decides_feasibility_where_it_can(name: str, complete: bool) -> None:
     family = FAMILIES[name](np.random.default_rng(2), 3)
     assert Screen.of(family.program, family.values).complete is complete
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_cut_away_no_feasible_point(name: str) -> None:
+    rng = np.random.default_rng(4)
+    family = FAMILIES[name](rng, 4)
+    truth, grid = brute_force(family.program, family.theta).numpy(), all_points(family.program, 10_000)
+    lower, upper = (end.numpy().astype(np.int32) for end in family.program.integer_bounds)
+    item = np.arange(4).repeat(12)
+    ends = np.sort(rng.integers(lower, upper + 1, (2, 48, lower.size)), 0).astype(np.int32)
+    low, high, alive = Screen.of(family.program, family.values).tighten(item, *ends)
+    inside = _members(Nodes(item, ends[0], ends[1], np.zeros(48)), grid)
+    kept = _members(Nodes(item, low, high, np.zeros(48)), grid) & alive[:, None]
+    assert (kept <= inside).all()
+    assert not (inside & ~kept & np.isfinite(truth[item])).any()
+    if name in ("pure", "assignment"):
+        assert kept.sum() < inside.sum()
+
+
+def test_rows_imply_bounds_of_continuous_columns_too() -> None:
+    # Column 0 is an integer, 1 is free: 2 x₀ + x₁ ≤ 5, x₁ - x₀ ≥ -3, and nothing bounds x₂.
+    matrix = np.array([[[2.0, 1.0, 0.0], [-1.0, 1.0, 0.0]]])
+    ends = np.array([[0.0, -np.inf, -np.inf]]), np.array([[9.0, np.inf, np.inf]])
+    least, most = np.array([[-np.inf, -3.0]]), np.array([[5.0, np.inf]])
+    low, high, alive = implied(matrix, np.zeros(1, dtype=np.int64), least, most, *ends, np.array([True, False, False]))
+    assert alive.all()
+    np.testing.assert_allclose(low, [[0.0, -3.0, -np.inf]])
+    np.testing.assert_allclose(high, [[4.0, 5.0, np.inf]])
+    assert not implied(matrix, np.zeros(1, dtype=np.int64), least, most - 9.0, *ends, np.array([True, False, False]))[
+        2
+    ].any()
 
 
 def test_the_checks_can_fail() -> None:

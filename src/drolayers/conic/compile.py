@@ -100,7 +100,7 @@ def compile_program(
     columns = canonical.x.size
     slots, order = _layout(listed, canonical)
     stacked = _stacked(canonical.reduced_A, order, columns)
-    bound_rows, bound_offsets, integers = _bound_rows(canonical, problem, free)
+    bound_rows, bound_offsets, integers = _bound_rows(canonical, problem, free, _said(stacked, dims, columns))
     # The bounds close the block of nonnegative rows.
     at = dims.zero + dims.nonneg
     first_lower, extra = at, bound_rows.shape[0]
@@ -326,8 +326,28 @@ def _select(matrix: sp.csc_array, order: np.ndarray) -> tuple[sp.csr_array, np.n
     return sp.csr_array(matrix @ spread), matrix[:, [-1]].toarray()[:, 0]
 
 
+def _said(
+    stacked: tuple[np.ndarray, np.ndarray, sp.csr_array, np.ndarray], dims: Any, columns: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds that linear rows of one column and of constants state, by column."""
+    rows, cols, coefficient, constant = stacked
+    linear, entry = dims.zero + dims.nonneg, cols < columns
+    fixed = np.bincount(rows, weights=np.diff(coefficient.indptr), minlength=linear) == 0
+    alone = fixed & (np.bincount(rows[entry], minlength=fixed.size) == 1) & (np.arange(fixed.size) < linear)
+    offset = np.bincount(rows[~entry], weights=constant[~entry], minlength=fixed.size)
+    chosen = np.flatnonzero(entry & alone[rows] & (constant != 0))
+    row, column = rows[chosen], cols[chosen]
+    # CVXPY's rows read  s = ax + b  with s ≥ 0, or s = 0.
+    end = -offset[row] / constant[chosen]
+    lower, upper = np.full(columns, -np.inf), np.full(columns, np.inf)
+    below, above = ((row < dims.zero) | (sign * constant[chosen] > 0) for sign in (1, -1))
+    np.maximum.at(lower, column[below], end[below])
+    np.minimum.at(upper, column[above], end[above])
+    return lower, upper
+
+
 def _bound_rows(
-    canonical: object, problem: cp.Problem, free: Sequence[cp.Variable]
+    canonical: object, problem: cp.Problem, free: Sequence[cp.Variable], said: tuple[np.ndarray, np.ndarray]
 ) -> tuple[sp.coo_array, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Rows for the bounds of variables, written as CVXPY writes rows, and where the integers' bounds are."""
     x = canonical.x  # type: ignore[attr-defined]
@@ -344,6 +364,8 @@ def _bound_rows(
     integer = np.setdiff1d(np.array([i[0] for i in x.integer_idx], dtype=np.int64), dropped)
     integer = np.sort(np.concatenate([boolean, integer]))
     lower[boolean], upper[boolean] = np.maximum(lower[boolean], 0.0), np.minimum(upper[boolean], 1.0)
+    # What constraints say about one integer counts as if it had been declared.
+    lower[integer], upper[integer] = np.maximum(lower, said[0])[integer], np.minimum(upper, said[1])[integer]
     for column in integer:
         if not (np.isfinite(lower[column]) and np.isfinite(upper[column])):
             name = next(
@@ -352,7 +374,8 @@ def _bound_rows(
                 if 0 <= column - canonical.var_id_to_col.get(v.id, columns) < v.size  # type: ignore[attr-defined]
             )
             raise ModelError(
-                f"Integer variable {name} is not bounded: declare it with cp.Variable(..., bounds=[lo, hi])."
+                f"Integer variable {name} is not bounded: declare it with cp.Variable(..., bounds=[lo, hi]), or "
+                "constrain it by numbers."
             )
     lower[integer], upper[integer] = np.ceil(lower[integer] - 1e-9), np.floor(upper[integer] + 1e-9)
     low, high = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))

@@ -6,6 +6,7 @@ from drolayers.integer.external import External
 from drolayers.integer.feasibility import feasible_points
 from drolayers.integer.gurobi import Gurobi
 from drolayers.integer.highs import HiGHS
+from drolayers.integer.linear import Simplex
 from drolayers.integer.oracle import Candidates, Oracle
 from drolayers.integer.registry import Auto, make_oracle
 from drolayers.integer.scip import SCIP
@@ -20,6 +21,7 @@ __all__ = [
     "Gurobi",
     "HiGHS",
     "Oracle",
+    "Simplex",
     "feasible_points",
     "make_oracle",
 ]

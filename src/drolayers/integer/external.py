@@ -15,7 +15,7 @@ from drolayers.errors import ModelError
 from drolayers.extras import require
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.instance import Instance, Row, exclusion
-from drolayers.integer.oracle import Candidates, check_positive
+from drolayers.integer.oracle import Candidates, check_cones, check_positive
 from drolayers.integer.pool import Pool
 from drolayers.status import Status
 
@@ -77,11 +77,7 @@ class MIPSolver:
 
     def check(self, program: ConeProgram) -> None:
         """Refuse what the solver cannot represent."""
-        missing = sorted(program.cones.kinds - self.cones)
-        if program.quadratic and not self.quadratic:
-            missing.append("a quadratic objective")
-        if missing:
-            raise ModelError(f"Oracle {self.name!r} cannot handle {', '.join(missing)}: use oracle='branch_and_bound'.")
+        check_cones(self.name, program, self.cones, self.quadratic)
 
     def do(self, job: Job) -> Found:
         """Do a job, in whichever process this is."""

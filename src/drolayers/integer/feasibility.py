@@ -11,6 +11,7 @@ those rows say nothing about integer points; dropping them may free further colu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items
+from drolayers.integer.propagation import implied
 from drolayers.status import Status, usable
 
 Array = np.ndarray
@@ -125,6 +127,27 @@ class Screen:
             slack = TOLERANCE * (1.0 + np.abs(s[:, 0]))
             inside &= np.linalg.norm(s[:, 1:], axis=1) <= s[:, 0] + slack
         return inside
+
+    def tighten(self, item: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
+        """Boxes without the values that rows exclude, and which may hold a point; no point that passes is lost."""
+        rows = self._cutting
+        if not rows.size:
+            return lower, upper, self._consistent[item]
+        matrix, at = self._matrix[:, rows], (item[:, None], rows)
+        furthest = np.maximum(np.abs(lower.astype(np.float64)), np.abs(upper.astype(np.float64)))
+        slack = TOLERANCE * (self._scale[at] + self._apply(np.abs(matrix), item, furthest))
+        ends = (self._least[at] - slack, self._most[at] + slack, lower, upper)
+        low, high, alive = implied(matrix, item, *ends, np.ones(lower.shape[1], dtype=bool))
+        return low.astype(lower.dtype), high.astype(upper.dtype), alive & self._consistent[item]
+
+    @cached_property
+    def _cutting(self) -> Array:
+        """The rows that some point within the bounds violates: the others narrow no box."""
+        every = np.arange(self._lower.shape[0])
+        plus, minus = np.maximum(self._matrix, 0.0), np.minimum(self._matrix, 0.0)
+        large = self._apply(plus, every, self._upper) + self._apply(minus, every, self._lower)
+        small = self._apply(plus, every, self._lower) + self._apply(minus, every, self._upper)
+        return np.flatnonzero(((large > self._most) | (small < self._least)).any(0))
 
     @staticmethod
     def _apply(matrix: Array, item: Array, points: Array) -> Array:

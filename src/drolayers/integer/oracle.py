@@ -5,8 +5,8 @@ Whoever proposes a point, its objective is that of a conic solve with the intege
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +17,9 @@ from drolayers.checks import number
 from drolayers.conic import ConeProgram, Values
 from drolayers.errors import ModelError
 from drolayers.statuses import Statuses
+
+LARGEST = 10_000_000
+"""Size of integers up to which a conic solve, accurate to some 1e-8, tells one from the next."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,6 +62,14 @@ class Candidates(Statuses):
         numbers: dict[str, Any] = {n: (torch.cat if isinstance(v[0], Tensor) else sum)(v) for n, v in joined.items()}
         return cls(**numbers, oracle=parts[0].oracle)
 
+    def where(self, items: Int[Tensor, "item"], others: Candidates) -> Candidates:
+        """The same with some items answered by others; numbers of rounds and seconds are added up."""
+        numbers: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "oracle"}
+        for name, mine in numbers.items():
+            theirs = getattr(others, name)
+            numbers[name] = mine.index_copy(0, items, theirs) if isinstance(mine, Tensor) else mine + theirs
+        return replace(self, **numbers)
+
     def __repr__(self) -> str:
         batch, count, _ = self.points.shape
         return (
@@ -91,6 +102,31 @@ def check_positive(name: str, setting: float | None) -> None:
     """Raise unless a setting is a positive number, or left out."""
     if setting is not None and not number(name, setting) > 0:
         raise ModelError(f"{name} must be positive, not {setting}.")
+
+
+def check_cones(name: str, program: ConeProgram, cones: Collection[str], quadratic: bool) -> None:
+    """Refuse a program that an oracle cannot represent."""
+    missing = sorted(program.cones.kinds.difference(cones))
+    if program.quadratic and not quadratic:
+        missing.append("a quadratic objective")
+    if missing:
+        raise ModelError(f"Oracle {name!r} cannot handle {', '.join(missing)}: use oracle='branch_and_bound'.")
+
+
+def check_box(program: ConeProgram) -> None:
+    """Raise where an integer has no value within its bounds, or so many that solves do not tell them apart."""
+    bounds = torch.stack(program.integer_bounds)
+    for wrong, said in (
+        (bounds[0] > bounds[1], "has no integer between its bounds: widen them"),
+        (
+            bounds.abs().amax(0) > LARGEST,
+            f"may exceed {LARGEST:,} in size: count in larger units, or narrow its bounds",
+        ),
+    ):
+        if bool(wrong.any()):
+            column = int(program.integers[int(wrong.int().argmax())])
+            name = next((s.name for s in program.variables if 0 <= column - s.offset < s.size), f"of column {column}")
+            raise ModelError(f"Integer variable {name} {said}.")
 
 
 def usable_items(values: Values) -> tuple[Values, Bool[Tensor, "batch"]]:

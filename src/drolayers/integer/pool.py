@@ -10,7 +10,7 @@ import torch
 from drolayers.conic import ConeProgram, Values
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Solved
-from drolayers.integer.oracle import Candidates, usable_items
+from drolayers.integer.oracle import Candidates, check_box, usable_items
 from drolayers.status import Status, usable
 
 Array = np.ndarray
@@ -29,6 +29,7 @@ class Pool:
     def __init__(self, program: ConeProgram, values: Values, count: int) -> None:
         if count < 1:
             raise ModelError(f"At least one candidate must be asked for, not {count}.")
+        check_box(program)
         self.start, self.count, batch = time.perf_counter(), int(count), len(values)
         self.values, good = usable_items(values)
         self.good = good.cpu().numpy()

@@ -12,13 +12,16 @@ from drolayers.integer.branch_and_bound import BranchAndBound
 from drolayers.integer.enumeration import Enumeration, box_size
 from drolayers.integer.gurobi import Gurobi
 from drolayers.integer.highs import HiGHS
+from drolayers.integer.linear import Simplex
 from drolayers.integer.oracle import Candidates, Oracle
 from drolayers.integer.scip import SCIP
 
 
 @dataclass(frozen=True, eq=False)
 class Auto:
-    """Enumeration where the box is small, branch and bound elsewhere; ``choose`` and ``Candidates.oracle`` say which.
+    """Enumeration where the box is small, a simplex method where the program is linear, branch and bound elsewhere.
+
+    ``choose`` and ``Candidates.oracle`` say which.
 
     Args:
         engine: passed on.
@@ -33,7 +36,7 @@ class Auto:
         """The oracle for a program."""
         if box_size(program) <= self.small:
             return Enumeration(self.engine)
-        return BranchAndBound(self.engine)
+        return Simplex(self.engine) if Simplex.suits(program) else BranchAndBound(self.engine)
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
@@ -43,6 +46,7 @@ class Auto:
 ORACLES: dict[str, Callable[..., Oracle]] = {
     "auto": Auto,
     "branch_and_bound": BranchAndBound,
+    "simplex": Simplex,
     "enumeration": Enumeration,
     "scip": SCIP,
     "gurobi": Gurobi,
@@ -55,7 +59,7 @@ def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "
     """An oracle from its name, or an oracle as it is.
 
     Args:
-        oracle: "auto", "branch_and_bound", "enumeration", "scip", "gurobi", "highs" or an object.
+        oracle: "auto", "branch_and_bound", "simplex", "enumeration", "scip", "gurobi", "highs" or an object.
         engine: what certifies points and solves relaxations; ignored for an object, which has its own.
     """
     if not isinstance(oracle, str):

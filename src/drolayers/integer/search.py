@@ -75,7 +75,7 @@ class Search:
         self.upper: Array = np.where(good[:, None], high, 0.0).astype(kind)
         items = np.flatnonzero(good & (self.lower <= self.upper).all(1))
         whole = Nodes(items, self.lower[items], self.upper[items], np.full(items.size, -np.inf))
-        self.open, self.proposed = self._fresh(whole), Nodes.none(program.integers.numel())
+        self.open, self.proposed = self._fresh(self._propagated(whole)), Nodes.none(program.integers.numel())
 
     def run(self) -> Candidates:
         """Rounds until nothing is open, or a limit is met."""
@@ -154,7 +154,7 @@ class Search:
         points, nodes = nodes[single], nodes[~single]
         bound, point, other = self.bounds.minimiser(nodes.item, nodes.lower, nodes.upper)
         nodes = Nodes(nodes.item, nodes.lower, nodes.upper, np.maximum(nodes.bound, bound))
-        rest = self._hopeful(exclude(nodes, point, other, proven=True))
+        rest = self._propagated(self._hopeful(exclude(nodes, point, other, proven=True)))
         # Without a threshold there is nothing to prune yet, and better bounds can wait.
         full = self.full[rest.item]
         self.open += self._fresh(rest[~full] + self._hopeful(self._bounded(rest[full])))
@@ -163,7 +163,13 @@ class Search:
     def _tightened(self, nodes: Nodes) -> Nodes:
         """Boxes reduced by all that is known by now."""
         lower, upper, bound = self.bounds.tighten(nodes.item, nodes.lower, nodes.upper, self._target[nodes.item])
-        return self._fresh(self._hopeful(Nodes(nodes.item, lower, upper, np.maximum(bound, nodes.bound))))
+        nodes = self._hopeful(Nodes(nodes.item, lower, upper, np.maximum(bound, nodes.bound)))
+        return self._fresh(self._propagated(nodes))
+
+    def _propagated(self, nodes: Nodes) -> Nodes:
+        """Boxes without what the rows exclude, and without those that this leaves empty."""
+        lower, upper, alive = self.screen.tighten(nodes.item, nodes.lower, nodes.upper)
+        return Nodes(nodes.item, lower, upper, nodes.bound)[alive]
 
     def _round(self, nodes: Nodes) -> None:
         """Solve boxes and points in one call; keep the points, divide the boxes, propose other points."""
@@ -174,7 +180,7 @@ class Search:
         self.bounds.add(nodes.item[ok], solved.share[ok], solved.weight[ok])
         neighbours = self._keep(nodes[single], solved[single])
         children, rounded = self._divide(nodes[~single], solved[~single])
-        self.open += self._fresh(self._hopeful(self._bounded(children)))
+        self.open += self._fresh(self._hopeful(self._bounded(self._propagated(children))))
         self.proposed = self._promising(neighbours + rounded)
 
     def _keep(self, points: Nodes, solved: Solved) -> Nodes:

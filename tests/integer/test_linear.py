@@ -1,0 +1,209 @@
+"""The simplex method and the search on it, against enumeration and against HiGHS; and what they hand on."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+import drolayers as dro
+from drolayers.conic import ConeProgram
+from drolayers.conic.compile import compile_program
+from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
+from drolayers.integer import linear as linear_module
+from drolayers.integer.partition import DOUBTFUL
+from drolayers.integer.simplex import EMPTY, SOLVED, refresh, solve
+from drolayers.status import Status
+from tests.integer.checks import assert_contract, assert_same_values, brute_force
+from tests.integer.families import FAMILIES, LINEAR
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_boxes_one_after_the_other_have_the_optimum_of_highs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, n = rng.integers(1, 7), rng.integers(1, 9)
+    zero = int(rng.integers(0, min(m, n, 3)))
+    A = rng.integers(-3, 4, (m, n)) * (rng.uniform(size=(m, n)) < 0.7) * 1.0
+    inner = rng.uniform(0, 3, n)
+    b = A @ inner + np.where(np.arange(m) < zero, 0.0, rng.uniform(-0.5, 1, m))
+    c = rng.standard_normal(n)
+    T, d, x = np.zeros((m, n + m)), np.zeros(n + m), np.zeros(n + m)
+    basis, age, reduced = np.arange(n, n + m), np.zeros(1, dtype=np.int64), np.zeros(n)
+    refresh(A, c, T, d, basis)
+    for _ in range(30):
+        low, high = np.zeros(n + m), np.full(n + m, np.inf)
+        low[:n], high[:n] = np.sort(rng.integers(0, 4, (2, n)), 0)
+        high[n : n + zero] = 0.0
+        status, value = solve(A, b, c, zero, low, high, np.inf, T, d, basis, x, reduced, age)
+        bounds = np.stack([low[:n], high[:n]], 1)
+        truth = linprog(c, A[zero:], b[zero:], A[:zero], b[:zero], bounds)
+        assert status == (SOLVED if truth.status == 0 else EMPTY)
+        if truth.status == 0:
+            np.testing.assert_allclose(value, truth.fun, rtol=1e-8, atol=1e-8)
+            np.testing.assert_allclose(A @ x[:n] + x[n:], b, atol=1e-8)
+            np.testing.assert_allclose(c @ x[:n], truth.fun, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_equals_enumeration_on_random_batches(name: str, seed: int) -> None:
+    family = FAMILIES[name](np.random.default_rng(seed), 24)
+    expected = brute_force(family.program, family.theta)
+    everything = min(int(expected.isfinite().sum(1).max()) + 2, 12)
+    for count in (1, 3, everything):
+        found = Simplex().best(family.program, family.values, count)
+        assert_contract(family.program, family.theta, found, count)
+        assert_same_values(found, expected)
+        feasible = expected.isfinite().any(1)
+        assert torch.equal(found.status == int(Status.OPTIMAL), feasible)
+        assert torch.equal(found.status == int(Status.INFEASIBLE), ~feasible)
+        assert found.rounds == 1
+
+
+def stranger(seed: int, batch: int = 4) -> tuple[ConeProgram, torch.Tensor]:
+    """A random program: integers of either sign, continuous columns that are bounded, or from below, or not at all."""
+    rng = np.random.default_rng(seed)
+    k, free, m = rng.integers(2, 5), rng.integers(1, 4), rng.integers(1, 5)
+
+    def draw(*shape: int) -> np.ndarray:
+        size = 10.0 ** rng.integers(-2, 3, shape) if seed % 3 == 2 else 1.0
+        return rng.integers(-3, 4, shape) * 1.0 if seed % 3 == 0 else rng.standard_normal(shape) * size
+
+    x = cp.Variable(k, integer=True, bounds=[rng.integers(-2, 1, k), rng.integers(1, 3, k)])
+    y, cost, price, room = cp.Variable(free), cp.Parameter(k), cp.Parameter(free), cp.Parameter(m)
+    rows = [draw(m, k) @ x + draw(m, free) @ y <= room, *([y >= -3, y <= 4] if seed % 2 else [y >= draw(free, k) @ x])]
+    if seed % 5 == 0:
+        rows.append(draw(1, k) @ x + draw(1, free) @ y == 1)
+    program = compile_program(cp.Problem(cp.Minimize(cost @ x + price @ y), rows), [cost, price, room])
+    some = rng.uniform(size=(batch, 1)) < 0.2
+    prices = draw(batch, free)
+    theta = np.concatenate([draw(batch, k), np.where(some, prices, np.abs(prices)), rng.uniform(-2, 5, (batch, m))], 1)
+    return program, torch.from_numpy(theta)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_equals_enumeration_on_random_programs(seed: int) -> None:
+    program, theta = stranger(seed)
+    values = program.values(theta)
+    expected, found = (oracle.best(program, values, 4) for oracle in (Enumeration(), Simplex()))
+    assert torch.equal(found.valid, expected.valid)
+    # Enumeration solves all points, and may fail at one that need not be looked at.
+    assert torch.equal(found.status[expected.status != 1], expected.status[expected.status != 1])
+    torch.testing.assert_close(found.objective, expected.objective, rtol=1e-6, atol=1e-7)
+
+
+def knapsack(items: int, rows: int, top: int = 1) -> tuple[ConeProgram, int]:
+    """Several capacities, with whole weights so that sums meet them exactly, and some overtime to be bought."""
+    rng = np.random.default_rng(items)
+    weight = rng.integers(1, 20, (rows, items)).astype(float)
+    x, extra, worth = cp.Variable(items, integer=True, bounds=[0, top]), cp.Variable(nonneg=True), cp.Parameter(items)
+    room = np.floor(0.4 * top * weight.sum(1))
+    problem = cp.Problem(cp.Minimize(3.0 * extra - worth @ x), [weight @ x <= room + extra, extra <= 2.5])
+    return compile_program(problem, [worth]), items
+
+
+def path(side: int) -> tuple[ConeProgram, int]:
+    """From one corner of a grid to the other."""
+    node = np.arange(side * side).reshape(side, side)
+    tail = np.concatenate([node[:, :-1].ravel(), node[:-1].ravel()])
+    head = np.concatenate([node[:, 1:].ravel(), node[1:].ravel()])
+    flow = (node.reshape(-1, 1) == tail) * 1.0 - (node.reshape(-1, 1) == head)
+    x, cost = cp.Variable(tail.size, boolean=True), cp.Parameter(tail.size)
+    ends = np.zeros(side * side)
+    ends[0], ends[-1] = 1.0, -1.0
+    return compile_program(cp.Problem(cp.Minimize(cost @ x), [flow @ x == ends]), [cost]), tail.size
+
+
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [path(5), knapsack(20, 2), knapsack(12, 3, top=4)],
+    ids=["path", "knapsack", "integer knapsack"],
+)
+@pytest.mark.parametrize("whole", [False, True], ids=["distinct", "tied"])
+def test_equals_highs_where_there_is_too_much_to_enumerate(program: ConeProgram, size: int, whole: bool) -> None:
+    rng = np.random.default_rng(8)
+    theta = torch.from_numpy(rng.integers(1, 4, (3, size)) * 1.0 if whole else rng.uniform(1, 3, (3, size)))
+    found = Auto().best(program, program.values(theta), 5)
+    assert found.oracle == "simplex"
+    assert_contract(program, theta, found, 5)
+    assert found.statuses == [Status.OPTIMAL] * 3
+    torch.testing.assert_close(
+        found.objective, HiGHS(jobs=1).best(program, program.values(theta), 5).objective, rtol=1e-7, atol=1e-7
+    )
+
+
+def test_bounds_of_integers_do_not_make_a_program_large() -> None:
+    assert Auto().choose(path(12)[0]).name == "simplex"
+    assert Auto().choose(path(24)[0]).name == "branch_and_bound"
+
+
+def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:
+    y, x = dro.Uncertain(7), cp.Variable(7, boolean=True, name="x")
+    problem = dro.DecisionProblem(-y @ x, [np.arange(1.0, 8.0) @ x <= 12], dro.Wasserstein(y, 3))
+    rng = np.random.default_rng(0)
+    theta, atoms = torch.tensor([[0.1], [0.4]]).double(), torch.from_numpy(rng.uniform(0, 2, (2, 3, 7)))
+    nominal = (atoms, torch.full((2, 3), 1 / 3).double())
+    found, every = (
+        dro.DROLayer(problem, candidates=4, samples=2, enumerate_up_to=0, oracle=oracle).eval()(theta, nominal)
+        for oracle in ("auto", "enumeration")
+    )
+    assert found.oracle.oracle == "simplex"
+    assert torch.equal(found.best[x], every.best[x])
+    torch.testing.assert_close(found.value, every.value, rtol=1e-7, atol=1e-9)
+
+
+def test_an_integral_vertex_ends_the_search_at_the_root() -> None:
+    program, size = path(5)
+    theta = torch.from_numpy(np.random.default_rng(0).uniform(1, 3, (16, size)))
+    found = Simplex().best(program, program.values(theta), 1)
+    assert found.nodes.tolist() == [1] * 16
+
+
+def test_a_node_limit_ends_with_an_honest_gap() -> None:
+    program, size = knapsack(12, 3)
+    theta = torch.from_numpy(np.random.default_rng(0).uniform(1, 3, (8, size)))
+    best = Enumeration().best(program, program.values(theta), 2)
+    found = Simplex(node_limit=30).best(program, program.values(theta), 2)
+    stopped = found.status == int(Status.INACCURATE)
+    assert stopped.any()
+    assert bool((found.nodes <= 30).all())
+    assert bool((found.gap[stopped] > 0).all())
+    full = stopped & found.valid.all(1)
+    assert full.any()
+    assert bool((best.objective[full, 1] >= found.objective[full, 1] - found.gap[full] - 1e-7).all())
+
+
+def test_what_the_arithmetic_cannot_settle_goes_to_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = FAMILIES["covering"](np.random.default_rng(3), 6)
+    reference = Simplex().best(family.program, family.values, 3)
+    honest, asked = linear_module.search, []
+
+    def doubtful(*arguments):  # type: ignore[no-untyped-def]
+        asked.append(1)
+        points, worth, nodes, ended, left = honest(*arguments)
+        return points, worth, nodes, DOUBTFUL if len(asked) % 2 else ended, left
+
+    monkeypatch.setattr(linear_module, "search", doubtful)
+    found = Simplex().best(family.program, family.values, 3)
+    assert torch.equal(found.points, reference.points)
+    assert found.statuses == reference.statuses
+    assert found.rounds > reference.rounds
+
+
+def test_a_continuous_part_that_runs_away_has_no_minimum() -> None:
+    x, y, price = cp.Variable(6, boolean=True), cp.Variable(nonneg=True), cp.Parameter()
+    program = compile_program(cp.Problem(cp.Minimize(price * y + cp.sum(x)), [cp.sum(x) >= 1]), [price])
+    found = Auto().best(program, program.values(torch.tensor([[1.0], [-1.0]]).double()), 2)
+    assert found.oracle == "simplex"
+    assert found.statuses == [Status.OPTIMAL, Status.NO_MINIMUM]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_units_do_not_matter(scale: float) -> None:
+    family = FAMILIES["pure"](np.random.default_rng(2), 6)
+    reference = Simplex().best(family.program, family.values, 3)
+    found = Simplex().best(family.program, family.program.values(scale * family.theta), 3)
+    assert torch.equal(found.points, reference.points)
+    torch.testing.assert_close(found.objective, scale * reference.objective, rtol=1e-7, atol=0.0)
