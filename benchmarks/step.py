@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drolayers.learning.pipeline import STAGES  # noqa: E402
-from research.experiments.step import Step, StepTime, growth  # noqa: E402
+from drolayers.learning.pipeline import STAGES
+from research.experiments.step import Step, StepTime, growth
 
 BATCH, CANDIDATES, SAMPLES = 100, 3, 4
 

@@ -421,6 +421,30 @@ def test_neighbours_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(found, expected)
 
 
+def test_distributions_that_are_no_weights_are_asked_at_every_step() -> None:
+    class Shifted(dro.nominal.KNN.__mro__[1]):  # type: ignore[name-defined, misc]
+        def __init__(self):
+            super().__init__(None, True)
+            self.asked = []
+
+        def learn(self):
+            """Nothing to prepare."""
+
+        def weigh(self, z, exclude):
+            return torch.ones(len(z), len(self.outcomes), dtype=z.dtype)
+
+        def forward(self, z, exclude=None):
+            self.asked.append(exclude)
+            atoms = self.outcomes[:4].expand(len(z), -1, -1).to(z)
+            return dro.Nominal(atoms, atoms.new_full((len(z), 4), 0.25))
+
+    model = learner(shop(False).problem, nominal=Shifted()).fit(*sales(24))
+    asked = [rows for rows in model.pipeline_.nominal.asked if rows is not None]
+    # 20 rows are trained on, and those held out are excluded from nothing.
+    assert max(int(rows.max()) for rows in asked) == 19
+    assert any(bool((rows == -1).all()) for rows in asked)
+
+
 def test_a_matrix_is_fitted_by_its_likelihood() -> None:
     """Contexts turn the noise: the ellipsoid of a context whitens it better than that of all data together."""
     rng = np.random.default_rng(0)

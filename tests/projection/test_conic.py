@@ -95,7 +95,7 @@ def test_without_quadratic_objectives() -> None:
 def test_a_moment_that_is_not_convex_in_its_parameters() -> None:
     moment = dro.moments.Conic([dro.Learn(4, DIM + 1)], [np.zeros(4)])
     ambiguity = dro.MomentSet(dro.Uncertain(DIM), [moment])
-    with pytest.raises(dro.ModelError, match="not convex in its free parameters"):
+    with pytest.raises(dro.ModelError, match="has no cone program in its free parameters"):
         dro.Projection(ambiguity, method="conic")
     theta, distribution = awkward("random", 2, ambiguity.size)
     theta[:, :-1] = torch.eye(4, dtype=torch.float64).reshape(-1)

@@ -38,6 +38,7 @@ class Pipeline(nn.Module):
         layer: from θ to the decision.
     """
 
+    _exclude: Tensor
     _index: Tensor
     _weights: Tensor
 
@@ -47,11 +48,18 @@ class Pipeline(nn.Module):
         super().__init__()
         self.model, self.nominal, self.projection, self.layer = model, nominal, projection, layer
         self.register_buffer("_index", torch.zeros(0, 0, dtype=torch.int64), persistent=False)
+        self.register_buffer("_exclude", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.register_buffer("_weights", torch.zeros(0, 0, dtype=torch.float64), persistent=False)
 
     def remember(self, Z: Float[Tensor, "n dz"], exclude: Int[Tensor, "n"], chunk: int = 512) -> None:
-        """Look the neighbours of all points of a training up once, row by row."""
-        nominal = self.nominal
+        """Look the neighbours of all points of a training up once, row by row.
+
+        Args:
+            Z: contexts of all rows, those for validation included.
+            exclude: the training point that each must not see; -1 for none.
+            chunk: rows at a time.
+        """
+        nominal, self._exclude = self.nominal, exclude
         # A distribution of one's own may not be made of weights on its training points.
         if nominal is None or type(nominal).forward is not NominalDistribution.forward:
             return
@@ -64,8 +72,10 @@ class Pipeline(nn.Module):
         """Q_z; for rows of the training as it was looked up before."""
         if self.nominal is None:
             return None
-        if rows is None or not len(self._index):
-            return self.nominal(z, exclude=rows)
+        if rows is None:
+            return self.nominal(z)
+        if not len(self._index):
+            return self.nominal(z, exclude=self._exclude[rows] if len(self._exclude) else rows)
         return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
     def theta(self, z: Tensor, nominal: Nominal | None) -> Tensor:
