@@ -16,6 +16,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers.conic.program import ConeProgram
+from drolayers.status import Status
 
 m = dro.moments
 SIGMA = torch.logspace(-12, 6, 10, dtype=torch.float64)
@@ -154,17 +155,45 @@ def test_bounds_that_never_bind(big: float) -> None:
     assert_six_digits(solution.objective, torch.tensor([2 * np.sqrt(3)]).double())
 
 
-@pytest.mark.xfail(strict=True, reason="CVXPY puts a one beside a square in its cone, and no balance takes it out: #17")
-@pytest.mark.parametrize("radius", [1e-5, 1e-6, 1e-8])
-def test_squares_in_constraints_are_right_or_say_so(radius: float) -> None:
-    """-(‖μ‖ - 1) r over a ball of radius r: written as a norm it is right at every size, as a square it is not yet."""
-    y, x = dro.Uncertain(2), cp.Variable(2)
-    problem = dro.DecisionProblem(
-        -(y @ x), [cp.sum_squares(x) <= radius**2], dro.MomentSet(y, [dro.moments.SquaredNorm()])
-    )
-    solution = problem.solve(torch.tensor([[3.0, 4.0, 1.0]], dtype=torch.float64))
-    off = abs(float(solution.objective[0]) / (-4.0 * radius) - 1.0)
-    assert not bool(solution.ok[0]) or off < 1e-4
+CURVES: dict[str, Callable[[cp.Variable, float], list[cp.Constraint]]] = {
+    "squares": lambda x, r: [cp.sum_squares(x) <= r**2],
+    "form": lambda x, r: [cp.quad_form(x, np.array([[2.0, 0.5], [0.5, 1.0]])) <= r**2],
+    "over a number": lambda x, r: [cp.quad_over_lin(x, r) <= r],
+    "each square": lambda x, r: [cp.square(x) <= r**2],
+    "norm and squares": lambda x, r: [cp.norm(x) <= r, cp.sum_squares(x) <= 4 * r**2],
+    "squares and a line": lambda x, r: [cp.sum_squares(x) + r * cp.sum(x) <= r**2],
+    "three halves": lambda x, r: [cp.sum(cp.power(cp.abs(x), 1.5)) <= r**1.5],
+    "fourth powers": lambda x, r: [cp.sum(cp.power(x, 4)) <= r**4],
+    "geometric mean": lambda x, r: [cp.geo_mean(x) >= r, x <= 3 * r],
+    "roots": lambda x, r: [cp.sum(cp.sqrt(x)) >= r**0.5, x <= 3 * r],
+    "third norm": lambda x, r: [cp.pnorm(x, 3) <= r],
+    "inverses": lambda x, r: [cp.inv_pos(x) <= 1 / r, x <= 3 * r],
+    "Huber": lambda x, r: [cp.sum(cp.huber(x, r)) <= r**2],
+}
+"""Constraints of a user's own on a decision of size r: CVXPY writes each as cones, most of them with a one in it."""
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_constraints_of_one_s_own_follow_their_size(curve: str) -> None:
+    """The decision is of size r, and so is its cost -(y @ x): value and gradient follow from 1e-8 to 1e8."""
+
+    def found(radius: float) -> tuple[Tensor, Tensor]:
+        y, x = dro.Uncertain(2), cp.Variable(2)
+        problem = dro.DecisionProblem(-(y @ x), CURVES[curve](x, radius), dro.MomentSet(y, [m.SquaredNorm()]))
+        theta = torch.tensor([[3.0, 4.0, 1.0]], dtype=torch.float64, requires_grad=True)
+        solution = problem.solve(theta)
+        assert solution.statuses[0] == Status.OPTIMAL
+        (gradient,) = torch.autograd.grad(solution.objective.sum(), theta)
+        return solution.objective.detach() / radius, gradient / radius
+
+    value, gradient = found(1.0)
+    if curve == "squares":
+        # -(‖μ‖ - √σ) r in closed form.
+        assert_six_digits(value, torch.tensor([-4.0]).double())
+    for radius in (1e-8, 1e-6, 1e-5, 1e-3, 1e3, 1e5, 1e8):
+        scaled, slope = found(radius)
+        assert_six_digits(scaled, value)
+        torch.testing.assert_close(slope, gradient, rtol=1e-4, atol=1e-6)
 
 
 # --- Wasserstein balls ----------------------------------------------------------------------------------------------

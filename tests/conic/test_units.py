@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from drolayers.conic import make_engine
 from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
-from drolayers.conic.residuals import optimality, row_index
+from drolayers.conic.residuals import optimality, products, row_index
 from drolayers.conic.semidefinite import triangle
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import ACCEPT
@@ -61,11 +63,14 @@ def test_points_go_there_and_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cones_stay_themselves(name: str) -> None:
-    """A factor for every row of the orthant, one for a second-order, exponential or power cone, congruences."""
+    """A factor for every row of the orthant, one for a second-order or exponential cone, two for powers."""
     cones, member = family(name).program.cones, family(name)
     units, _ = Units.of(member.program, member.program.values(member.theta(3)).detach())
     at = cones.zero + cones.nonneg
-    for size in (*cones.soc, *(-order for order in cones.psd), *[3] * (cones.exp + len(cones.power))):
+    for k, alpha in enumerate(reversed(cones.power)):
+        u, v, w = units.E[:, units.E.shape[1] - 3 * (k + 1) :][:, :3].T
+        torch.testing.assert_close(w, u**alpha * v ** (1.0 - alpha))
+    for size in (*cones.soc, *(-order for order in cones.psd), *[3] * cones.exp):
         row, column, _ = triangle(max(-size, 0))
         part = units.E[:, at : at + max(size, len(row))]
         diagonal = part[:, row == column].sqrt() if size < 0 else part[:, :1]
@@ -157,3 +162,28 @@ def _product() -> ConeProgram:
         variables=(),
         parameters=(),
     )
+
+
+def test_boosts_keep_products() -> None:
+    """(u + v, u - v, w) becomes (λu + v/λ, λu - v/λ, w): the cone, inner products and Ax + s = b are kept."""
+    program = replace(_product(), b_map=replace(_product().b_map, constant=torch.ones(4).double()))
+    numbers = torch.tensor([[1e15, 1.0, 0.0], [1.0, 1e8, 0.0]]).double()
+    b = torch.tensor([[1e3, 1.0, 1.0, 0.0], [1e-4, 2.0, 2.0, 0.0]]).double()
+    A = program.A_map.constant.expand(2, -1)
+    values = Values(torch.zeros(2, 0).double(), A, numbers, b, torch.zeros(2).double())
+    units, hats = Units.of(program, values)
+    assert units.boost.rows.tolist() == [[1], [2]]
+    assert float(units.boost.size.log().abs().min()) > 1.0
+    x, s, z = (torch.tensor(np.random.default_rng(0).normal(size=(2, k))) for k in (3, 4, 4))
+
+    def cone(s: Tensor) -> Tensor:
+        return s[:, 1] ** 2 - s[:, 2] ** 2 - s[:, 3] ** 2
+
+    x_hat, z_hat, s_hat = units.hats(x, z, s)
+    unit = (units.kappa * units.beta)[:, 0]
+    torch.testing.assert_close((s_hat * z_hat).sum(1) * unit, (s * z).sum(1))
+    torch.testing.assert_close(cone(s_hat) * (units.beta / units.E[:, 1:2])[:, 0] ** 2, cone(s))
+    _, Ax, _ = products(program, values, x, z)
+    _, Ax_hat, _ = products(program, hats, x_hat, z_hat)
+    torch.testing.assert_close(units.own(x_hat, z_hat, Ax_hat)[2], Ax)
+    torch.testing.assert_close(units.own(x_hat, z_hat, hats.b)[2], b)

@@ -4,9 +4,11 @@ With x = βDx̂, z = κEẑ and s = βE⁻¹ŝ the program in hats has
 
     P̂ = DPD·β/κ,   Â = EAD,   q̂ = Dq/κ,   b̂ = Eb/β,
 
-where D and E are diagonal and E maps each cone onto itself: a factor for every row of the orthant, one for a whole
-second-order, exponential or power cone, and for a semidefinite cone the congruence with a diagonal matrix. Solvers,
-verdicts and derivatives work in hats.
+where D is diagonal and E maps each cone onto itself: a factor for every row of the orthant, one for a whole
+second-order or exponential cone, two for a power cone, and for a semidefinite cone the congruence with a diagonal
+matrix. A square is a second-order cone of (u + v, u - v, w), where uv ≥ w², and CVXPY's u is one: there E has a boost
+besides, u times λ and v over λ. Without it the one stays a one whatever the square is counted in. Solvers, verdicts and
+derivatives work in hats.
 
 The factors are those of Curtis and Reid (1972), with q and b among the numbers: their logarithms minimise the sum of
 squared logarithms of all numbers of the program in hats. A program whose variables, rows or objective are counted in
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -31,6 +33,7 @@ from torch import Tensor
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import row_index
 from drolayers.conic.semidefinite import triangle
+from drolayers.conic.squares import NO_BOOST, Boost, products
 
 STEPS = 24
 """Of conjugate gradients, at most."""
@@ -54,27 +57,31 @@ SETTLED = 0.05
 @final
 @dataclass(frozen=True, eq=False)
 class Units:
-    """D, E, κ and β of a batch; one row where all items share their matrices."""
+    """D, E (factors and boosts), κ and β of a batch; one row where all items share their matrices."""
 
     D: Float[Tensor, "batch column"]
     E: Float[Tensor, "batch row"]
     kappa: Float[Tensor, "batch 1"]
     beta: Float[Tensor, "batch 1"]
+    boost: Boost = NO_BOOST
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> tuple[Units, Values]:
         """The units of a batch, and its numbers in them. Where all items share P and A, they go on sharing them."""
         balance = _balance(program, values.q.device)
-        D, E = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
-        q, b = values.q * D, values.b * E
+        D, E, boost = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
+        q, b = values.q * D, boost(values.b * E)
         # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
         kappa = torch.minimum(_size(q), LOOSE * _typical(q, _middle(q.T)))
         beta = torch.minimum(_size(b), LOOSE * _typical(b, _middle(b.T, balance.firm)))
         A = values.A[: len(D)] * E[:, balance.row] * D[:, balance.column]
+        if len(balance.paired):
+            size = boost.size[:, balance.pair]
+            A[:, balance.paired] *= torch.where(balance.side > 0, size, 1.0 / size)
         P = values.P[: len(D)] * D[:, balance.P_row] * D[:, balance.P_column]
         batch = len(values)
         P = P * (beta / kappa) if P.shape[1] else P.expand(batch, -1)
-        return cls(D, E, kappa, beta), Values(P, A.expand(batch, -1), q / kappa, b / beta, values.constant)
+        return cls(D, E, kappa, beta, boost), Values(P, A.expand(batch, -1), q / kappa, b / beta, values.constant)
 
     @classmethod
     def plain(cls, values: Values) -> tuple[Units, Values]:
@@ -86,20 +93,21 @@ class Units:
 
     def __getitem__(self, items: Tensor) -> Units:
         """Some items."""
-        return Units(*(t[items] if len(t) == len(self.kappa) else t for t in self.parts))
 
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """All factors."""
-        return tuple(getattr(self, f.name) for f in fields(self))
+        def some(t: Tensor) -> Tensor:
+            return t[items] if len(t) == len(self.kappa) else t
+
+        boost = Boost(self.boost.rows, some(self.boost.size))
+        return Units(some(self.D), some(self.E), some(self.kappa), some(self.beta), boost)
 
     def own(self, x: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A point in the program's own units."""
-        return x * self.D * self.beta, z * self.E * self.kappa, s / self.E * self.beta
+        return x * self.D * self.beta, self.boost(z) * self.E * self.kappa, self.boost(s, -1) / self.E * self.beta
 
     def hats(self, x: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same the other way."""
-        return x / (self.D * self.beta), z / (self.E * self.kappa), s * self.E / self.beta
+        z, s = self.boost(z / (self.E * self.kappa), -1), self.boost(s * self.E / self.beta)
+        return x / (self.D * self.beta), z, s
 
     def seed(self, dx: Tensor) -> Tensor:
         """What is pulled back from x̂ when dx is from x."""
@@ -107,7 +115,7 @@ class Units:
 
     def adjoint(self, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """The solution of the adjoint equations in the program's own units."""
-        return g * self.D / self.kappa, h * self.E / self.beta
+        return g * self.D / self.kappa, self.boost(h) * self.E / self.beta
 
 
 @final
@@ -125,7 +133,17 @@ class _Balance:
         self.firm = ((number < cones.zero) | (number >= cones.zero + cones.nonneg)).to(device)
         # Unknown logarithms: of rows or cones, of columns, of 1/β and of 1/κ.
         by_row = _row_unknowns(program)
-        self.first = by_row.shape[1]
+        pairs, self.paired, self.pair, self.side = (t.to(device) for t in products(program))
+        self.pairs, self.cones = pairs, by_row.shape[1]
+        self.plain = torch.ones(program.rows, dtype=torch.bool, device=device).index_fill(0, pairs.reshape(-1), False)
+        self.first = self.cones + pairs.shape[1]
+        # Logarithms of λ: of either sign in the rows of a pair, entry by entry of A.
+        nothing = sp.csr_array((program.rows, pairs.shape[1]))
+        signs = np.repeat([1.0, -1.0], pairs.shape[1])
+        which = np.tile(np.arange(pairs.shape[1]), 2)
+        by_pair = sp.csr_array((signs, (pairs.cpu().numpy().ravel(), which)), shape=nothing.shape)
+        entries = (self.side.cpu().numpy(), (self.paired.cpu().numpy(), self.pair.cpu().numpy()))
+        of_entry = sp.csr_array(entries, shape=(len(row), pairs.shape[1]))
         by_column = sp.eye_array(program.columns, format="csr")
         one = sp.csr_array(np.ones((1, 1)))
 
@@ -136,27 +154,32 @@ class _Balance:
         height = P_sides.shape[0]
         matrix = sp.block_array(
             [
-                [by_row[row.numpy()], by_column[program.A_indices.numpy()], None, None],
-                [by_row, None, ones(program.rows), None],
-                [None, by_column, None, ones(program.columns)],
-                [None, P_sides, -ones(height), ones(height)],
+                [by_row[row.numpy()], of_entry, by_column[program.A_indices.numpy()], None, None],
+                [by_row, by_pair, None, ones(program.rows), None],
+                [None, None, by_column, None, ones(program.columns)],
+                [None, None, P_sides, -ones(height), ones(height)],
                 # No equation, only a width for all.
-                [None, None, 0.0 * one, 0.0 * one],
+                [None, None, None, 0.0 * one, 0.0 * one],
             ],
             format="csr",
         )[:-1]
-        spread = sp.hstack([by_row, sp.csr_array((program.rows, program.columns + 2))], format="csr")
+        spread = sp.hstack([by_row, nothing, sp.csr_array((program.rows, program.columns + 2))], format="csr")
         self.M, self.MT, self.squares, self.rows_of = (
             _sparse(m, device) for m in (matrix, matrix.T, matrix.T.power(2), spread)
         )
         # Where P and A are constants, what else is constant settles factors that serve all items.
         maps = (program.P_map, program.A_map, program.q_map, program.b_map)
         numbers = (0.0 * m.constant if m.varies else m.constant for m in maps)
-        fixed = not (program.A_map.varies or program.P_map.varies)
+        # A product's units are every item's own, since its number and all others may vary.
+        fixed = not (program.A_map.varies or program.P_map.varies or len(self.paired))
         self.constant = self.factors(*(t[None].to(device) for t in numbers)) if fixed else None
 
-    def factors(self, P: Tensor, A: Tensor, q: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """D and E of a batch."""
+    def factors(self, P: Tensor, A: Tensor, q: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Boost]:
+        """D, E and the boosts of a batch."""
+        if len(self.paired):
+            one, other = b[:, self.pairs[0]], b[:, self.pairs[1]]
+            rows = self.pairs.reshape(1, -1).expand(len(b), -1)
+            b = b.scatter(1, rows, torch.cat([0.5 * (one + other), 0.5 * (one - other)], 1))
         numbers = torch.cat([A.T, b.T, q.T, P.T]).abs()
         given = (numbers > self._negligible(A.T.abs(), b.T.abs(), q.T.abs(), P.T.abs())) & numbers.isfinite()
         logs = torch.where(given, numbers, torch.ones_like(numbers)).log()
@@ -164,7 +187,7 @@ class _Balance:
         # On a grid, so that an item has the same factors to the last bit whatever is solved beside it.
         u = (u * GRID).round() / GRID
         D = u[self.first : self.first + self.columns].exp().T
-        return D, (self.rows_of @ u).exp().T
+        return D, (self.rows_of @ u).exp().T, Boost(self.pairs, u[self.cones : self.first].exp().T)
 
     def _negligible(self, A: Tensor, b: Tensor, q: Tensor, P: Tensor) -> Tensor:
         """Up to which size numbers are what rounding has left of zeros, beside all others of their row and column."""
@@ -173,8 +196,11 @@ class _Balance:
             return A.new_zeros(count, A.shape[1]).scatter_reduce(0, index[:, None].expand_as(A), A, "amax")[index]
 
         least = torch.minimum(largest(self.row, self.rows), largest(self.column, self.columns))
-        beside = (BESIDE * _middle(b, self.firm), ROUNDING * _middle(q), BESIDE * _middle(P))
-        whole = (limit.expand_as(v) for limit, v in zip(beside, (b, q, P), strict=True))
+        beside = (BESIDE * _middle(b[self.plain], self.firm[self.plain]), ROUNDING * _middle(q), BESIDE * _middle(P))
+        whole = [limit.expand_as(v) for limit, v in zip(beside, (b, q, P), strict=True)]
+        # A number in a product is beside the other one of its pair only: a boost takes it to any size.
+        product = ROUNDING * (b[self.pairs[0]] + b[self.pairs[1]])
+        whole[0] = whole[0].index_copy(0, self.pairs.reshape(-1), product.repeat(2, 1))
         return torch.cat([ROUNDING * least, *whole])
 
     def _solved(self, weight: Tensor, logs: Tensor) -> Tensor:
@@ -224,7 +250,8 @@ def _row_unknowns(program: ConeProgram) -> sp.csr_array:
         row, column, _ = triangle(order)
         each = np.eye(order)
         pieces.append(each[row] + each[column])
-    pieces += [np.ones((3, 1))] * (cones.exp + len(cones.power))
+    pieces += [np.ones((3, 1))] * cones.exp
+    pieces += [np.array([[1.0, 0.0], [0.0, 1.0], [alpha, 1.0 - alpha]]) for alpha in cones.power]
     return sp.csr_array(sp.block_diag(pieces, format="csr"))
 
 
