@@ -30,6 +30,7 @@ class Decisions:
     Args:
         constraints: on the decision variables alone.
         variables: the decision variables.
+        known: the parameters that are known data, of which the constraints may use some.
         problem: the compiled problem; integer values are given and returned in the order of its integer columns.
         engine: how to solve.
     """
@@ -38,12 +39,14 @@ class Decisions:
         self,
         constraints: Sequence[cp.Constraint],
         variables: Sequence[cp.Variable],
+        known: Sequence[cp.Parameter],
         problem: ConeProgram,
         engine: Engine,
     ) -> None:
         check_box(problem)
         self.constraints, self.variables, self.problem, self.engine = constraints, variables, problem, engine
-        self._some_integers: bool | None = None
+        self.known, self._same = known, not any(c.parameters() for c in constraints)
+        self._some_integers: Bool[Tensor, "1"] | None = None
         self._points: Tensor | None = None
 
     @cached_property
@@ -52,35 +55,43 @@ class Decisions:
         # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
         mentioned = {v.id for c in self.constraints for v in c.variables()}
         touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
-        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), [])
+        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), self.known)
 
-    def exist(self, count: int, fixed: Float[Tensor, "item integer"] | None) -> Bool[Tensor, "item"]:
+    @torch.no_grad()
+    def exist(
+        self, known: Float[Tensor, "item entry"], fixed: Float[Tensor, "item integer"] | None
+    ) -> Bool[Tensor, "item"]:
         """Whether there is a decision, item by item: any, with integrality relaxed, or one with given integers."""
-        if fixed is None:
-            return torch.full((count,), self._some)
-        found = self.engine.solve(self.program, _nothing(count), fixed[:, self._order]).status
-        return found != int(Status.INFEASIBLE)
+        if fixed is None and self._same:
+            return self._some.expand(len(known))
+        order = None if fixed is None else fixed[:, self._order]
+        return self.engine.solve(self.program, known, order).status != int(Status.INFEASIBLE)
 
     @cached_property
-    def _some(self) -> bool:
-        """Whether some decision satisfies the constraints, checked once."""
-        return int(self.engine.solve(self.program, _nothing(1)).status[0]) != int(Status.INFEASIBLE)
+    def _some(self) -> Bool[Tensor, "1"]:
+        """Whether some decision satisfies constraints without known data, checked once."""
+        return self.engine.solve(self.program, self._nothing).status != int(Status.INFEASIBLE)
 
-    def integers_exist(self, oracle: Oracle) -> bool:
-        """Whether some integer decision satisfies the constraints, checked once."""
+    @torch.no_grad()
+    def integers_exist(self, known: Float[Tensor, "item entry"], oracle: Oracle) -> Bool[Tensor, "item"]:
+        """Whether some integer decision satisfies the constraints; once for all where they hold no known data."""
+        if not self._same:
+            return oracle.best(self.program, self.program.values(known), 1).status != int(Status.INFEASIBLE)
         if self._some_integers is None:
-            found = oracle.best(self.program, self.program.values(_nothing(1)), 1)
-            self._some_integers = int(found.status[0]) != int(Status.INFEASIBLE)
-        return self._some_integers
+            found = oracle.best(self.program, self.program.values(self._nothing), 1)
+            self._some_integers = found.status != int(Status.INFEASIBLE)
+        return self._some_integers.expand(len(known))
 
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
-        """All integer points; None where there are more than the limit, unless that is None."""
+        """All integer points that some known data may admit; None where there are more than the limit, if any."""
         if limit is not None and self._points is None and box_size(self.problem) > min(max(limit, ENUMERABLE), ALL):
             return None
         if self._points is None:
             box = torch.as_tensor(all_points(self.problem, ALL))
-            ours, values = box[None][:, :, self._order], self.program.values(_nothing(1))
-            self._points = box[feasible_points(self.engine, self.program, values, ours)[0]]
+            if self._same:
+                ours, values = box[None][:, :, self._order], self.program.values(self._nothing)
+                box = box[feasible_points(self.engine, self.program, values, ours)[0]]
+            self._points = box
         return None if limit is not None and self._points.shape[0] > limit else self._points
 
     @cached_property
@@ -96,7 +107,7 @@ class Decisions:
         columns = {slot.offset + k: (slot.key, k) for slot in of_variables for k in range(slot.size)}
         return [columns[int(column)] for column in program.integers]
 
-
-def _nothing(count: int) -> Float[Tensor, "item 0"]:
-    """The parameters of a program without any."""
-    return torch.zeros(count, 0, dtype=torch.float64)
+    @property
+    def _nothing(self) -> Float[Tensor, "1 entry"]:
+        """Known data for constraints that hold none."""
+        return torch.zeros(1, self.program.feature_size, dtype=torch.float64)

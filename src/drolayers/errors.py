@@ -27,6 +27,10 @@ class DifferentiationError(DROError, RuntimeError):
     """A derivative was asked for that does not exist here."""
 
 
+class MaskedDataWarning(UserWarning):
+    """Some items of a batch were given known data that cannot be used."""
+
+
 class SolveError(DROError, RuntimeError):
     """Some items of a batch could not be solved; ``items`` maps their positions to statuses."""
 

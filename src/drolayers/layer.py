@@ -21,6 +21,7 @@ from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
 from drolayers.integer import Candidates, Oracle, make_oracle
+from drolayers.known import Known
 from drolayers.problem import Chosen, DecisionProblem, Theta
 from drolayers.status import usable
 from drolayers.statuses import OnFailure, Statuses, check_on_failure
@@ -203,19 +204,20 @@ class DROLayer(nn.Module):
         rule = make_engine(self.engine.solver, gradient).gradient
         self.engine = replace(self.engine, gradient=rule)
 
-    def forward(self, theta: Theta, nominal: Pair | None = None) -> Decision:
+    def forward(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Decision:
         """Decide for a batch of ambiguity sets.
 
         Args:
             theta: ``(batch, ambiguity.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
+            known: values of ``problem.known`` by name or parameter, ``(batch, *shape)`` or one for all; differentiable.
         """
-        decision = self._mixed_integer(theta, nominal) if self.mixed_integer else self._continuous(theta, nominal)
-        return decision.checked(self.on_failure)
+        decide = self._mixed_integer if self.mixed_integer else self._continuous
+        return decide(theta, nominal, known).checked(self.on_failure)
 
-    def _continuous(self, theta: Theta, nominal: Pair | None) -> Decision:
+    def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""
-        solution = self.problem.solve(theta, nominal, engine=self.engine)
+        solution = self.problem.solve(theta, nominal, engine=self.engine, known=known)
         dtype = self.problem.ambiguity.flat(theta).dtype
         return self._decision(
             solution.primal[:, None],
@@ -228,11 +230,11 @@ class DROLayer(nn.Module):
             derivative=lambda: solution.derivative[:, None],
         )
 
-    def _mixed_integer(self, theta: Theta, nominal: Pair | None) -> Decision:
+    def _mixed_integer(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """The T best points, draws around them, and their energies."""
         problem, program = self.problem, self.problem.program
-        flat, around, features = problem.given(theta, nominal)
-        values = program.values(features)
+        given = problem.given(theta, nominal, known)
+        flat, values = given.theta, program.values(given.features)
         points = self._every_point() if self.training else None
         if points is not None:
             slots = Slots.all(program, values, points, self.engine)
@@ -241,7 +243,7 @@ class DROLayer(nn.Module):
             found, draws = self._sample(values.detach())
             slots = Slots.around(program, values, found, draws, self.engine)
             log_prob = draws.log_prob
-        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, flat, around, self.oracle)
+        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, given, self.oracle)
         temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
         # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)

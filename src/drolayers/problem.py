@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import cvxpy as cp
@@ -23,6 +23,7 @@ from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
 from drolayers.errors import ModelError, ShapeError
 from drolayers.integer import Oracle, make_oracle
+from drolayers.known import Known, KnownData
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
@@ -30,6 +31,7 @@ from drolayers.reformulation.worst_distribution import WorstCaseDistribution, wo
 from drolayers.status import Status, usable
 from drolayers.statuses import OnFailure
 from drolayers.support import Layout
+from drolayers.uncertainty import Uncertain
 
 Chosen = Mapping[cp.Variable, Tensor]
 """What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""
@@ -43,12 +45,23 @@ LARGE = 1e3
 """Size of a price relative to the objective from which a multiplier is suspect."""
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a call was given, checked: θ, flat; the nominal distribution, if the set needs one; known data; features."""
+
+    theta: Float[Tensor, "batch theta"]
+    nominal: Nominal | None
+    known: Float[Tensor, "batch entry"]
+    features: Float[Tensor, "batch feature"]
+
+
 class DecisionProblem:
     """``min_x max_{P ∈ U(θ)} E_P[c(x, y)]`` subject to constraints on x, compiled once for every θ.
 
     Args:
         cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``.
-        constraints: CVXPY constraints on the decision variables alone.
+        constraints: CVXPY constraints on the decision variables. Any CVXPY parameter other than y, here or in the
+            cost, is known data: calls take its values as ``known``.
         ambiguity: the set U(θ).
 
     Attributes:
@@ -64,29 +77,37 @@ class DecisionProblem:
             raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
         for constraint in self.constraints:
-            if constraint.parameters():
-                names = [p.name() for p in constraint.parameters()]
+            if any(isinstance(p, Uncertain) for p in constraint.parameters()):
                 raise ModelError(
-                    f"The constraint {constraint} uses {names}: constraints may hold decision variables only; put what "
-                    "must hold for uncertain outcomes into the cost, for example as dro.recourse."
+                    f"The constraint {constraint} uses {ambiguity.y.name()}: constraints may hold decision variables "
+                    "and known data only; put what must hold for uncertain outcomes into the cost, for example as "
+                    "dro.recourse."
                 )
         if isinstance(cost, cp.Expression):
             check_constants(cost, self.constraints)
         self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
+        told = (p for c in self.constraints for p in c.parameters())
+        self._known = KnownData([*self.parsed.known, *told], self.parsed.products)
         auxiliary = {v.id for v in self.parsed.auxiliary}
         found = {v.id: v for c in (cost, *self.constraints) for v in c.variables() if v.id not in auxiliary}
         self.variables: tuple[cp.Variable, ...] = tuple(found.values())
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
-        objective, constraints_all, _ = self._formulate(probe=False)
-        problem = cp.Problem(cp.Minimize(objective), [*self.constraints, *constraints_all])
-        self.program: ConeProgram = compile_program(problem, ambiguity.features)
+        program, _ = self._compiled(self.constraints, probe=False)
+        self.program: ConeProgram = program
         self._loss = TorchCost(cost)
         self._engine = default_engine()
-        self._decisions = Decisions(self.constraints, self.variables, self.program, self._engine)
+        self._decisions = Decisions(
+            self.constraints, self.variables, self._known.parameters, self.program, self._engine
+        )
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = self._engine.with_tolerance(1e-12)
+
+    @property
+    def known(self) -> dict[str, tuple[int, ...]]:
+        """The known data that every call needs: the name and shape of each CVXPY parameter other than y."""
+        return self._known.shapes
 
     @property
     def conservative(self) -> bool:
@@ -101,13 +122,35 @@ class DecisionProblem:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
         return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size})"
 
-    def _formulate(self, probe: bool) -> tuple[cp.Expression, list[cp.Constraint], Probe | None]:
+    def _compiled(
+        self,
+        constraints: Sequence[cp.Constraint],
+        probe: bool,
+        fixed: Sequence[cp.Parameter] = (),
+        free: Sequence[cp.Variable] = (),
+    ) -> tuple[ConeProgram, Probe | None]:
+        """The worst case, subject to constraints, as a program whose last features are ``fixed`` and the probe's."""
+
+        def problem(named: bool) -> tuple[cp.Problem, Probe | None]:
+            objective, more, found = self._formulate(probe, named)
+            return cp.Problem(cp.Minimize(objective), [*constraints, *more]), found
+
+        written, found = problem(named=False)
+        if len(self.parsed.products) and not written.is_dpp():
+            # The set multiplies rows by parameters of its own: their products with known data get names.
+            written, found = problem(named=True)
+        probes = [found.slope, found.offset] if found is not None else []
+        features = [*self.ambiguity.features, *self._known.features, *fixed, *probes]
+        return compile_program(written, features, free=free), found
+
+    def _formulate(self, probe: bool, named: bool = False) -> tuple[cp.Expression, list[cp.Constraint], Probe | None]:
         """c₀(x) + sup E[…] and what comes with it; the constraints of the decision are not included."""
         parsed, ambiguity = self.parsed, self.ambiguity
-        stack, support = parsed.stack, ambiguity.y.support
+        stack, ties = parsed.named() if named else (parsed.stack, [])
+        support = ambiguity.y.support
         blocks = block_rows(parsed, [*ambiguity.links(), *support.links(ambiguity.y.dim)])
         rows = blocks.rows(parsed, stack)
-        constraints = list(parsed.constraints)
+        constraints = [*parsed.constraints, *ties]
         fixed = parsed.deterministic + blocks.remainder(parsed, stack)
         lifts = None
         if parsed.recourses:
@@ -121,15 +164,22 @@ class DecisionProblem:
         worst = worst_case(rows, ambiguity, lifts, probe)
         return fixed + worst.value, [*constraints, *worst.constraints], worst.probe
 
-    def given(self, theta: Theta, nominal: Pair | None) -> tuple[Tensor, Nominal | None, Tensor]:
-        """What a user gave, checked: θ, flat; the nominal distribution, where the set needs one; their features."""
+    def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
+        """What a user gave, checked; one θ serves all items of known data."""
         flat = self.ambiguity.flat(theta)
+        told = self._known.given(known, len(flat))
+        batch = max([len(flat), *(len(value) for value in told.values())])
+        flat = flat.expand(batch, -1) if len(flat) == 1 else flat
         around = self.ambiguity.around(nominal, flat) if self.ambiguity.needs_nominal else None
-        return flat, around, self.ambiguity.feature_values(flat, around)
+        features = self.ambiguity.feature_values(flat, around)
+        entries, products = self._known.feature_values(told, features)
+        return Given(flat, around, entries, torch.cat([features, entries, products], 1))
 
-    def features(self, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch feature"]:
+    def features(
+        self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
+    ) -> Float[Tensor, "batch feature"]:
         """What the compiled program is affine in."""
-        return self.given(theta, nominal)[2]
+        return self.given(theta, nominal, known).features
 
     def solve(
         self,
@@ -138,6 +188,7 @@ class DecisionProblem:
         fixed: Tensor | None = None,
         engine: Engine | None = None,
         on_failure: OnFailure = "mask",
+        known: Known | None = None,
     ) -> Solution:
         """Solve the continuous problem for a batch of sets, with integer variables relaxed or fixed.
 
@@ -147,21 +198,20 @@ class DecisionProblem:
             fixed: values for the integer columns of ``program``.
             engine: how to solve; the default engine with exact gradients unless given.
             on_failure: "mask" (NaN, no gradient, a status) or "raise" (a ``SolveError``).
+            known: values of ``problem.known`` by name or parameter, ``(batch, *shape)`` or one for all; differentiable.
         """
-        flat, around, features = self.given(theta, nominal)
-        solution = (engine or self._engine).solve(self.program, features, fixed)
-        return solution.masked(self.diagnose(solution, flat, around, fixed)).checked(on_failure)
+        given = self.given(theta, nominal, known)
+        solution = (engine or self._engine).solve(self.program, given.features, fixed)
+        return solution.masked(self.diagnose(solution, given, fixed)).checked(on_failure)
 
-    def diagnose(
-        self, solution: Solution, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None = None
-    ) -> Tensor:
+    def diagnose(self, solution: Solution, given: Given, fixed: Tensor | None = None) -> Tensor:
         """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
-        status = self._empty_sets(solution.status, solution.primal, solution.objective, theta, nominal)
-        status = self._infeasible(status, theta, nominal, fixed)
+        status = self._empty_sets(solution.status, solution.primal, solution.objective, given)
+        status = self._infeasible(status, given, fixed)
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
             # Where there is a decision it is the worst case that is infinite.
-            exist = self._decisions.exist(len(items), None if fixed is None else fixed[items])
+            exist = self._decisions.exist(given.known[items], None if fixed is None else fixed[items])
             status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
         return status
 
@@ -170,53 +220,53 @@ class DecisionProblem:
         status: Int[Tensor, "batch"],
         primal: Float[Tensor, "batch column"],
         objective: Float[Tensor, "batch"],
-        theta: Tensor,
-        nominal: Nominal | None,
+        given: Given,
         oracle: Oracle | None,
     ) -> Int[Tensor, "batch"]:
         """The same for the best integer points of a batch."""
-        status = self._empty_sets(status, primal, objective, theta, nominal)
-        infeasible = status == int(Status.INFEASIBLE)
-        if bool(infeasible.any()) and self._decisions.integers_exist(oracle or make_oracle()):
-            status[infeasible] = int(Status.UNBOUNDED)
+        status = self._empty_sets(status, primal, objective, given)
+        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
+        if items.numel():
+            exist = self._decisions.integers_exist(given.known[items], oracle or make_oracle())
+            status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
         return status
 
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
         """All integer points that the constraints admit, in the order of ``program.integers``.
+
+        Where the constraints hold known data, all of the box: what an item admits is seen when it is solved.
 
         Args:
             limit: None asks for all of them; a number for None in return where there are more.
         """
         return self._decisions.integer_points(limit)
 
-    def _empty_sets(
-        self, status: Tensor, primal: Tensor, objective: Tensor, theta: Tensor, nominal: Nominal | None
-    ) -> Int[Tensor, "batch"]:
+    def _empty_sets(self, status: Tensor, primal: Tensor, objective: Tensor, given: Given) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
         status, ok = status.clone(), usable(status)
-        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(theta.detach())
+        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach())
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
         if not bool(look.any()):
             return status
         items = look.nonzero()[:, 0]
-        mine = None if nominal is None else nominal.at(items)
-        excess = self.ambiguity.emptiness(theta[items], mine).to(status.device)
+        mine = None if given.nominal is None else given.nominal.at(items)
+        excess = self.ambiguity.emptiness(given.theta[items], mine).to(status.device)
         empty, edge = excess > EMPTY, excess.abs() <= EMPTY
         status[items[empty]] = int(Status.EMPTY_SET)
         fine = status[items] == int(Status.OPTIMAL)
         status[items[edge & fine]] = int(Status.INACCURATE)
         return status
 
-    def _infeasible(self, status: Tensor, theta: Tensor, nominal: Nominal | None, fixed: Tensor | None) -> Tensor:
+    def _infeasible(self, status: Tensor, given: Given, fixed: Tensor | None) -> Tensor:
         """A direction along which the cost falls proves nothing where there is no point: look with a zero objective."""
         doubtful = (status == int(Status.NO_MINIMUM)) | (status == int(Status.FAILED))
-        items = doubtful.nonzero()[:, 0]
+        # Known data that is no number says nothing about the others.
+        items = (doubtful & given.features.isfinite().all(1).to(doubtful.device)).nonzero()[:, 0]
         if not items.numel():
             return status
-        mine = None if nominal is None else nominal.at(items)
         with torch.no_grad():
-            values = self.program.values(self.ambiguity.feature_values(theta[items], mine))
+            values = self.program.values(given.features[items.to(given.features.device)])
             if fixed is not None:
                 values = self.program.within(values, fixed[items], fixed[items])
             nothing = replace(values, P=torch.zeros_like(values.P), q=torch.zeros_like(values.q))
@@ -234,12 +284,13 @@ class DecisionProblem:
         """The decision variables' parts of primal points ``(..., column)``."""
         return {v: self.program.variable(primal, v) for v in self.variables}
 
-    def loss(self, x: Chosen, y: Tensor) -> Tensor:
+    def loss(self, x: Chosen, y: Tensor, known: Known | None = None) -> Tensor:
         """The cost c(x, y) itself, differentiable.
 
         Args:
             x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
             y: outcomes ``(batch, dim)``.
+            known: values of ``problem.known``.
 
         Returns:
             ``(batch,)`` or ``(batch, candidate)``.
@@ -251,6 +302,7 @@ class DecisionProblem:
         batches = {v.shape[0] for v in (*values.values(), y)} - {1}
         if len(batches) > 1:
             raise ShapeError(f"Decisions and outcomes must have one batch size, not {sorted(batches)}.")
+        told = self._known.given(known, max(batches, default=1))
         # Whole numbers are decisions too, but the cost is computed in floating point.
         given = [v for v in (*values.values(), y) if v.is_floating_point()]
         reference = given[0] if given else y.to(torch.get_default_dtype())
@@ -260,57 +312,59 @@ class DecisionProblem:
             value = value.to(reference)
             return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
 
-        parts = {k: aligned(v, len(k.shape)) for k, v in values.items()}
+        parts = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
         return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
 
-    def worst_case_cost(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch"]:
+    def worst_case_cost(
+        self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
+    ) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
-        solution, flat, status = self._evaluate(x, theta, nominal)
-        value = solution.objective
+        given = self.given(theta, nominal, known)
+        solution, status = self._evaluate(x, given)
+        value, flat = solution.objective, given.theta
         infinite = (status == int(Status.UNBOUNDED)).to(value.device)
         value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
         value = torch.where(infinite, torch.full_like(value, torch.inf), value)
         return value.to(torch.promote_types(flat.dtype, torch.float32))
 
-    def worst_case_distribution(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> WorstCaseDistribution:
+    def worst_case_distribution(
+        self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
+    ) -> WorstCaseDistribution:
         """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity."""
         if self.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
         _, probe = self._evaluation
         with torch.enable_grad():
             rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
-            flat, around, _ = self.given(theta, nominal)
-            batch = flat.shape[0]
-            zero = flat.detach().double().new_zeros(())
+            given = self.given(theta, nominal, known)
+            batch = len(given.theta)
+            zero = given.theta.detach().double().new_zeros(())
             da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
             detached = {k: v.detach() for k, v in self._checked(x).items()}
-            solution, _, status = self._evaluate(detached, flat, around, (da, db))
+            solution, status = self._evaluate(detached, given, (da, db))
             ok = usable(status)
             total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
-        weights = torch.ones(batch, 1) if around is None else around.weights
+        weights = torch.ones(batch, 1) if given.nominal is None else given.nominal.weights
         slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)
 
     @cached_property
     def _evaluation(self) -> tuple[ConeProgram, Probe]:
         """The same reformulation with the decision fixed by equations and the rows open to perturbation."""
-        objective, constraints, probe = self._formulate(probe=True)
-        assert probe is not None
         fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
         ties = [v == p for v, p in zip(self.variables, fixed, strict=True)]
-        problem = cp.Problem(cp.Minimize(objective), [*constraints, *ties])
-        listed = [*self.ambiguity.features, *fixed, probe.slope, probe.offset]
-        return compile_program(problem, listed, free=self.variables), probe
+        program, probe = self._compiled(ties, True, fixed, self.variables)
+        assert probe is not None
+        return program, probe
 
     def _evaluate(
-        self, x: Chosen, theta: Theta, nominal: Pair | None, probes: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Solution, Tensor, Tensor]:
+        self, x: Chosen, given: Given, probes: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Solution, Tensor]:
         """Solve the evaluation program: only an infinite worst case can make it infeasible."""
         program, probe = self._evaluation
-        flat, around, features = self.given(theta, nominal)
-        values = self._checked(x)
+        values, features = self._checked(x), given.features
         batch = features.shape[0]
         parts = [features]
         for variable in self.variables:
@@ -323,17 +377,18 @@ class DecisionProblem:
             parts.append(columns(value.double()).to(features.device))
         layout = probe.rows.layout
         da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
-        given = torch.cat([*parts, da.to(features), db.to(features)], 1)
-        solution = self._careful.solve(program, given)
-        status = self._empty_sets(solution.status, solution.primal, solution.objective, flat, around)
-        failed = (status == int(Status.FAILED)).nonzero()[:, 0]
+        asked = torch.cat([*parts, da.to(features), db.to(features)], 1)
+        solution = self._careful.solve(program, asked)
+        status = self._empty_sets(solution.status, solution.primal, solution.objective, given)
+        unsolved = (status == int(Status.FAILED)) & asked.isfinite().all(1).to(status.device)
+        failed = unsolved.nonzero()[:, 0]
         if failed.numel():
             with torch.no_grad():
-                numbers = program.values(given[failed.to(given.device)])
+                numbers = program.values(asked[failed.to(asked.device)])
                 none = endless(program, numbers, self._engine.solver)
             status[failed[none.to(failed.device)]] = int(Status.INFEASIBLE)
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
-        return solution, flat, status
+        return solution, status
 
     def _checked(self, x: Chosen) -> dict[cp.Variable, Tensor]:
         """A decision with a tensor for every variable."""

@@ -206,7 +206,6 @@ def test_thousands_of_terms_stay_apart() -> None:
     assert parsed.pieces.coordinates().sum() == 1200
 
 
-OTHER = cp.Parameter(3, name="price")
 SECOND = Uncertain(3, name="noise")
 REFUSED: dict[str, tuple[Build, str]] = {
     "square of y": (lambda x, X, y: cp.sum_squares(y - x), "quad_over_lin.*not piecewise affine"),
@@ -221,7 +220,6 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "concave maximum": (lambda x, X, y: x[0] - cp.abs(y[0]), "negative weight"),
     "concave inside": (lambda x, X, y: cp.maximum(x[0], 2 - cp.max(y)), "negative weight"),
     "convex minimum": (lambda x, X, y: x[0] + cp.min(y), "negative weight"),
-    "parameter": (lambda x, X, y: OTHER @ x + y @ x, "price"),
     "second vector": (lambda x, X, y: SECOND @ x + y @ x, "noise"),
     "vector": (lambda x, X, y: y - x, r"shape \(3,\)"),
     "complex": (lambda x, X, y: 1j * cp.sum(x), "complex"),

@@ -113,7 +113,7 @@ class _Lowering:
 
     def _lower(self, node: cp.Expression) -> cp.Expression:
         if not self.sees(node):
-            return node if node.is_affine() else self._epigraph(node)
+            return node if _affine_in_all(node) else self._epigraph(node)
         if isinstance(node, Leaf):
             return node
         if isinstance(node, Recourse):
@@ -199,6 +199,12 @@ class _Lowering:
             self.result.forbidden.append(cp.Constant(vertices.forbidden) @ rhs)
         rows = [cp.Constant(vertices.points) @ rhs]
         return cp.sum(self._cut(node, (vertices.blocks,), rows, vertices.block))
+
+
+def _affine_in_all(node: cp.Expression) -> bool:
+    """Whether a node that does not see ``y`` is affine in the decision and in known data."""
+    with cp.utilities.scopes.dpp_scope():
+        return bool(node.is_affine())
 
 
 def _spread(arg: cp.Expression, shape: tuple[int, ...]) -> cp.Expression:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cvxpy as cp
@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from drolayers.cost.affine_rows import AffineRows
-from drolayers.cost.coefficients import bilinear_coefficients
-from drolayers.cost.expansion import MaxSystem
+from drolayers.cost.coefficients import Coefficients, coefficients
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
+from drolayers.cost.products import Products, affine_rows, intervals, system
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
@@ -35,9 +35,11 @@ class PiecewiseCost:
 
     Attributes:
         y: the uncertain vector.
+        known: the parameters of the cost that are known data.
         deterministic: ``c0(x)``, convex and free of ``y``.
         variables: the decision variables, then the auxiliary ones; stacked in Fortran order they are the columns of
-            all rows below.
+            all rows below, followed by the products.
+        products: of known data with variables.
         auxiliary: the fresh epigraph variables among them.
         constraints: what defines the auxiliary variables; free of ``y``.
         pieces: the rows ``a_jk(x)'y + b_jk(x)``, weights included.
@@ -47,8 +49,10 @@ class PiecewiseCost:
     """
 
     y: Uncertain
+    known: tuple[cp.Parameter, ...]
     deterministic: cp.Expression
     variables: tuple[cp.Variable, ...]
+    products: Products
     auxiliary: tuple[cp.Variable, ...]
     constraints: tuple[cp.Constraint, ...]
     pieces: AffineRows
@@ -68,8 +72,22 @@ class PiecewiseCost:
 
     @property
     def stack(self) -> cp.Expression:
-        """All variables as one vector, each in Fortran order."""
-        return stack_variables(self.variables)
+        """All variables as one vector, each in Fortran order, and their products with known data."""
+        return stack(self.variables, self.products)
+
+    def named(self) -> tuple[cp.Expression, list[cp.Constraint]]:
+        """The same with products that are variables, for rows that are multiplied by parameters once more."""
+        if not len(self.products):
+            return self.stack, []
+        variables, name = stack_variables(self.variables), cp.Variable(len(self.products))
+        return cp.hstack([variables, name]), [name == self.products.columns(variables)]
+
+    @property
+    def signs(self) -> np.ndarray:
+        """The sign of every entry of the stack, NaN where nothing settles it."""
+        known = [np.full(v.size, 1.0 if v.is_nonneg() else -1.0 if v.is_nonpos() else np.nan) for v in self.variables]
+        of_variables = np.concatenate([np.zeros(0), *known])
+        return np.append(of_variables, self.products.signs(of_variables) if len(self.products) else [])
 
 
 def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
@@ -98,49 +116,59 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
         lowered.forbidden,
         [rule.rhs for rule in lowered.rules],
     ]
-    everything = bilinear_coefficients(
-        [expression for block in blocks for expression in block], [*decisions, *epigraphs, *maxima, *markers], y
+    known = tuple(p for p in cost.parameters() if p is not y)
+    entries = coefficients(
+        [expression for block in blocks for expression in block], [*decisions, *epigraphs, *maxima, *markers], y, known
     )
-    width, inner, outer = np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima), _length(markers)])
-    _check_products(everything, lowered, int(width), y)
-    table = everything.keep_columns(np.arange(width))
-    marker_weight = sp.csr_array(everything.offset_linear[:, inner:outer])
+    width, inner, outer = (
+        int(n) for n in np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima), _length(markers)])
+    )
+    _check_products(entries, lowered, width, y)
     ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
-    system = _max_system(sp.csr_array(everything.offset_linear[:, width:inner]), lowered)
-    if system.weight[ends[1] :].nnz:
+    owner, describe = _owners(lowered, int(ends[-1]))
+    ranges = intervals(known)
+    entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
+    if maxima_of.weight[ends[1] : ends[3]].nnz:
         raise ModelError("The right-hand side of a recourse must be affine in y: take maxima of y out of it.")
+    count = len(maxima_of.owner)
+    entries, marker_weight = _markers(entries, inner, outer, count, lowered)
+    table, products = affine_rows(entries, count, y.dim, width, monomials, ranges)
 
     # The cost itself is row 0: an affine remainder, and one term for each scalar maximum in it.
-    chosen, left = system.flatten(0)
+    chosen, left = maxima_of.flatten(0)
     remainder = table.combine(chosen)
     heads = np.flatnonzero(left)
-    system.check_size(heads)
+    maxima_of.check_size(heads)
     count = len(heads)
-    selection, term = system.expand(
+    selection, term = maxima_of.expand(
         sp.csr_array((count, len(table))),
-        sp.csr_array((left[heads], (np.arange(count), heads)), shape=(count, system.size)),
+        sp.csr_array((left[heads], (np.arange(count), heads)), shape=(count, maxima_of.size)),
     )
     pieces = table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
     recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight)
 
-    kept, restored = _restore(lowered.epigraphs, pieces, remainder, _length(decisions))
-    ranges = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
-    columns = np.concatenate([np.arange(_length(decisions)), *ranges])
+    kept, restored = _restore(lowered.epigraphs, pieces, remainder, products, _length(decisions))
+    places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
+    columns = np.concatenate([np.arange(_length(decisions)), *places])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
+    products = products.over(columns)
+    columns = np.concatenate([columns, width + np.arange(len(products))])
     pieces, remainder = pieces.keep_columns(columns), remainder.keep_columns(columns)
-    stack = stack_variables(variables)
+    x = stack(variables, products)
     sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
     deterministic = sum(
-        [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], stack)],
-        start=cp.sum(remainder.offset(stack)),
+        [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], x)],
+        start=cp.sum(remainder.offset(x)),
     )
     pieces, term = _with_remainder(pieces.take(np.flatnonzero(sees_y)), term[sees_y], remainder)
     return PiecewiseCost(
         y=y,
+        known=known,
         deterministic=deterministic,
         variables=variables,
+        products=products,
         auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
         constraints=tuple(epigraph.constraint for epigraph, _ in kept),
         pieces=pieces,
@@ -150,6 +178,12 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
             RuleRecourse(rule.weight, rule.q, rule.W, rule.rhs.keep_columns(columns)) for rule in recourses
         ),
     )
+
+
+def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
+    """The variables as one vector, each in Fortran order, and their products with known data."""
+    plain = stack_variables(variables)
+    return cp.hstack([plain, products.columns(plain)]) if len(products) else plain
 
 
 def stack_variables(variables: Sequence[cp.Variable]) -> cp.Expression:
@@ -174,16 +208,14 @@ def _check(cost: cp.Expression, y: Uncertain) -> None:
                 f"The cost uses the uncertain vector {parameter.name()}, which is not the one of the ambiguity set: "
                 "put all uncertain quantities into one dro.Uncertain."
             )
-        if parameter is not y:
-            raise ModelError(
-                f"The cost uses the CVXPY parameter {parameter.name()}: "
-                "write its value as a constant, or make it a part of the uncertain vector."
-            )
     if not cost.is_convex():
         part = cost
         while culprits := [arg for arg in part.args if not arg.is_dcp()]:
             part = culprits[0]
-        sign = f" (where a convex function of the decision multiplies {y.name()}, the support must be nonnegative)"
+        sign = (
+            f" (where a convex function of the decision is multiplied by {y.name()}, the support must be nonnegative; "
+            "known data that multiplies one is declared with cp.Parameter(nonneg=True))"
+        )
         raise ModelError(
             f"The cost is not convex in the decision by CVXPY's rules because of {shorten(part)}: "
             f"rewrite it with convex atoms{sign if part.parameters() else ''}."
@@ -195,10 +227,10 @@ def _length(variables: Sequence[cp.Variable]) -> int:
     return sum(variable.size for variable in variables)
 
 
-def _max_system(weight: sp.csr_array, lowered: Lowered) -> MaxSystem:
-    """The maxima as numbered scalars; the rows are those of the table, the cost first."""
+def _owners(lowered: Lowered, rows: int) -> tuple[np.ndarray, Callable[[int], str]]:
+    """The scalar maximum that every row of the table belongs to, and the text of each; the cost itself comes first."""
     starts = np.concatenate([[0], np.cumsum([m.variable.size for m in lowered.maxima])]).astype(int)
-    owner = np.full(weight.shape[0], -1)
+    owner = np.full(rows, -1)
     owners = [m.owner + start for m, start in zip(lowered.maxima, starts, strict=False)]
     owned = sum(len(o) for o in owners)
     owner[1 : 1 + owned] = np.concatenate([np.zeros(0, dtype=int), *owners])
@@ -206,12 +238,12 @@ def _max_system(weight: sp.csr_array, lowered: Lowered) -> MaxSystem:
     def describe(f: int) -> str:
         return shorten(lowered.maxima[int(np.searchsorted(starts, f, side="right")) - 1].node)
 
-    return MaxSystem(weight, owner, describe)
+    return owner, describe
 
 
-def _check_products(everything: AffineRows, lowered: Lowered, width: int, y: Uncertain) -> None:
+def _check_products(entries: Coefficients, lowered: Lowered, width: int, y: Uncertain) -> None:
     """Refuses ``y`` times a maximum of ``y``."""
-    columns = everything.slope_linear[:, width:].tocoo().col
+    columns = entries.column[(entries.column >= width) & (entries.coordinate >= 0)] - width
     if len(columns):
         nodes = [(m.node, m.variable.size) for m in lowered.maxima] + [(r.node, 1) for r in lowered.rules]
         ends = np.cumsum([size for _, size in nodes])
@@ -220,6 +252,22 @@ def _check_products(everything: AffineRows, lowered: Lowered, width: int, y: Unc
             f"The cost is not piecewise affine in {y.name()} because it multiplies {shorten(node)} by {y.name()}: "
             "multiply maxima by nonnegative constants only."
         )
+
+
+def _markers(
+    entries: Coefficients, inner: int, outer: int, rows: int, lowered: Lowered
+) -> tuple[Coefficients, sp.csr_array]:
+    """The entries without two-stage costs that are left to decision rules, and what those are multiplied by."""
+    of_rule = (entries.column >= inner) & (entries.column < outer)
+    some = entries[of_rule]
+    if (some.factor >= 0).any():
+        node = lowered.rules[int(some.column[some.factor >= 0].min()) - inner].node
+        raise ModelError(
+            f"{shorten(node)} is handled by a decision rule and is multiplied by known data: multiply the costs of the "
+            "second stage instead."
+        )
+    weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(rows, outer - inner))
+    return entries[~of_rule], weight
 
 
 def _rules(
@@ -242,12 +290,13 @@ def _rules(
 
 
 def _restore(
-    epigraphs: Sequence[Epigraph], pieces: AffineRows, remainder: AffineRows, start: int
+    epigraphs: Sequence[Epigraph], pieces: AffineRows, remainder: AffineRows, products: Products, start: int
 ) -> tuple[list[tuple[Epigraph, int]], list[cp.Expression]]:
     """Epigraphs that the pieces need, with their first columns; the others go back into ``c0`` as they were."""
     used = np.zeros(pieces.width, dtype=bool)
     for matrix in (pieces.slope_linear, pieces.offset_linear, remainder.slope_linear):
         used[matrix.indices] = True
+    used[products.column[products.column >= 0]] = True
     weight = remainder.offset_linear.toarray().ravel()
     kept, restored = [], []
     for epigraph in epigraphs:

@@ -55,7 +55,7 @@ class BlockRows:
             _affine(offset_linear, offset_constant, stack),
             self.layout,
             self.block,
-            _sign(linear, constant, cost.variables),
+            _sign(linear, constant, cost.signs),
         )
 
     def remainder(self, cost: PiecewiseCost, stack: cp.Expression) -> cp.Expression:
@@ -168,12 +168,8 @@ def _affine(linear: sp.csr_array, constant: NDArray[np.float64], stack: cp.Expre
     return cp.Constant(constant) if linear.nnz == 0 else cp.Constant(linear) @ stack + constant
 
 
-def _sign(linear: sp.csr_array, constant: NDArray[np.float64], variables: Sequence[cp.Variable]) -> NDArray[np.float64]:
-    """The sign of every entry where the signs of the variables settle it."""
-    known = np.concatenate(
-        [np.full(v.size, 1.0 if v.is_nonneg() else -1.0 if v.is_nonpos() else np.nan) for v in variables]
-        or [np.zeros(0)]
-    )
+def _sign(linear: sp.csr_array, constant: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sign of every entry where the signs of the stack settle it."""
     effects = sp.coo_array(linear)
     pull = np.sign(effects.data) * known[effects.col]
     low, high = np.sign(constant), np.sign(constant)
