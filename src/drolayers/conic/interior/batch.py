@@ -132,7 +132,8 @@ class Batch:
 
     def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A few items at a time, on as many threads as torch has."""
-        from drolayers.conic.interior.numba_algebra import NumbaAlgebra, Structure
+        from drolayers.conic.interior.elimination import Structure
+        from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 
         structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
         items, arrays = len(self), [t.numpy() for t in (self.data.A, self.data.P, self.data.q, self.data.b, *given)]
