@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Typical, columns
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
+from drolayers.ambiguity.parameters import Typical, columns
 from drolayers.ambiguity.terms import Term
 from drolayers.errors import ShapeError
 from drolayers.support import Layout

@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
-from drolayers.ambiguity.elementary import kind, stacked
-from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
+from drolayers.ambiguity.moment import Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.parameters import FLOOR, Typical, columns, deviation
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program

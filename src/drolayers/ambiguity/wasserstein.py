@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
-from drolayers.ambiguity.moment import Typical
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
+from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
 from drolayers.checks import whole
 from drolayers.conic import default_engine

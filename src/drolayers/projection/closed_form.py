@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from drolayers.ambiguity import image
-from drolayers.ambiguity.elementary import Elementary
+from drolayers.ambiguity.moment import Elementary
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Affine
 from drolayers.projection.rule import Move, Rule, Task, ValueRule, Values
