@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior import method
+from drolayers.conic.interior.elimination import Structure
 from drolayers.conic.interior.method import Algebra, DirectSteps, Goal, Iterate
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
@@ -145,7 +146,6 @@ class Batch:
 
     def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A few items at a time, on as many threads as torch has."""
-        from drolayers.conic.interior.elimination import Structure
         from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 
         structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))

@@ -142,9 +142,10 @@ class Elimination:
 @final
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What all programs of one structure share, as arrays."""
+    """What all programs of one structure share, as arrays; ``numbers`` is how many a step touches, about."""
 
     plan: Elimination
+    numbers: int
     rows: int
     row: Ints
     column: Ints
@@ -158,6 +159,7 @@ class Structure:
         plan, cones = Elimination.of(program), program.cones
         return cls(
             plan,
+            plan.length + 12 * program.rows + program.nonzeros,
             program.rows,
             row_index(program.A_indptr).numpy(),
             program.A_indices.numpy(),
@@ -165,11 +167,6 @@ class Structure:
             program.P_indices.numpy(),
             (cones.zero, cones.zero + cones.nonneg, plan.cone_start, plan.cone_size),
         )
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers a step touches, about."""
-        return self.plan.length + 12 * self.rows + self.row.size
 
 
 def _order(nodes: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, sp.csc_array]:

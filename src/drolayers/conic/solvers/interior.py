@@ -61,7 +61,8 @@ class Interior:
         x, z, s = best.x / tau, best.z / tau, best.s / tau
         short = sound & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
         verdict = torch.where(_polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
-        x, z, s = (_first(v, items) for v in (x, z, s))
+        # Batch first again, without what was added to round its size.
+        x, z, s = (v.T[:items].contiguous() for v in (x, z, s))
         kept = None if passed is None else passed.pick(slice(items))
         return Points(x, z, s, verdict[:items], steps[:items], kept)
 
@@ -94,8 +95,3 @@ def _polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor, items: Tensor) -> T
         done_at_all[items[chosen]] = True
         items = items[~chosen]
     return done_at_all
-
-
-def _first(v: Tensor, items: int) -> Tensor:
-    """Batch first again, without what was added to round its size."""
-    return v.T[:items].contiguous()
