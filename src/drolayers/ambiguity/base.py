@@ -75,15 +75,12 @@ class AmbiguitySet(ABC):
     """A set U(θ) of distributions of ``y``."""
 
     y: Uncertain
+    parameters: Mapping[str, tuple[int, ...]]
+    """The learnable parameters in the order of θ: name and shape."""
     features: tuple[cp.Parameter, ...]
     """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
     atoms: int
     """Number of atoms of the nominal distribution, where one travels beside θ."""
-
-    @property
-    @abstractmethod
-    def parameters(self) -> dict[str, tuple[int, ...]]:
-        """The learnable parameters in the order of θ: name and shape."""
 
     @property
     def size(self) -> int:
