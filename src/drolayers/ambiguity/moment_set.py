@@ -149,7 +149,7 @@ class MomentSet(AmbiguitySet):
         values, batch = self.unpack(theta), theta.shape[0]
         return [
             moment.spread(columns(values[self._name(i, "sigma")]))
-            if moment.limits is None
+            if moment.sigma is None
             else torch.as_tensor(moment.limits).to(theta).expand(batch, -1)
             for i, moment in enumerate(self.moments)
         ]

@@ -10,7 +10,8 @@ from there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from functools import partial
+from typing import final
 
 import torch
 from torch import Tensor
@@ -18,11 +19,8 @@ from torch import Tensor
 from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.face import ROUNDS, adjoint, cone_rows
-from drolayers.conic.interior.method import Algebra
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Derivative
-
-Array = Any
 
 
 @final
@@ -42,10 +40,7 @@ class Active:
         rows = cone_rows(program.cones, None if batch.algebra == "numba" else dx.device)
         x, v, seed = found.x.T.clone(), (found.z - found.s).T.clone(), dx.T
         pulled, items = Pulled.none(values), torch.arange(len(values), device=dx.device)
-
-        def work(on: Algebra, x: Array, v: Array, seed: Array) -> tuple[Array, ...]:
-            return adjoint(on, rows, x, v, seed)
-
+        work = partial(adjoint, rows=rows)
         for k in range(ROUNDS):
             fill = batch.filled(items)
             part = batch[fill]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, final
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from drolayers.conic.interior import method
 from drolayers.conic.interior.elimination import Structure
-from drolayers.conic.interior.method import Algebra, DirectSteps, Goal, Iterate
+from drolayers.conic.interior.method import Goal, Iterate
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
 from drolayers.conic.program import ConeProgram, Values
@@ -126,14 +127,9 @@ class Batch:
         if self.recorded:
             state = _RECORDINGS.solve(TorchAlgebra(self._plan, *self.numbers), goal)
             return Solved(state.best, state.passed, state.verdict, state.steps, state.score)
-
-        def work(on: Algebra) -> tuple[Any, ...]:
-            state = method.solve(DirectSteps(on, goal), goal.max_iter)
-            passed = () if state.passed is None else state.passed.parts
-            return *state.best.parts, state.verdict[None], state.steps[None], state.score[None], *passed
-
-        *best, verdict, steps, score = (found := self.each(work))[:8]
-        return Solved(_iterate(best), _iterate(found[8:]) if len(found) > 8 else None, verdict[0], steps[0], score[0])
+        *best, verdict, steps, score = (found := self.each(partial(method.directly, goal=goal)))[:8]
+        passed = Iterate.of(*found[8:]) if len(found) > 8 else None
+        return Solved(Iterate.of(*best), passed, verdict[0], steps[0], score[0])
 
     def each(self, work: Work, *given: Tensor, name: Any = None) -> tuple[Tensor, ...]:
         """Do some work on all items; on a GPU it is recorded under its name, if it has one."""
@@ -186,9 +182,3 @@ def rounded(items: int) -> int:
     size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
     hundreds = -(-items // 100) * 100
     return min(size, hundreds) if hundreds >= items else size
-
-
-def _iterate(parts: Any) -> Iterate:
-    """An iterate from its parts."""
-    x, z, s, tau, kappa = parts
-    return Iterate(x, z, s, tau[0], kappa[0])

@@ -159,7 +159,7 @@ class Structure:
         plan, cones = Elimination.of(program), program.cones
         return cls(
             plan,
-            plan.length + 12 * program.rows + program.nonzeros,
+            plan.length + 12 * program.rows + plan.A.size,
             program.rows,
             row_index(program.A_indptr).numpy(),
             program.A_indices.numpy(),

@@ -220,7 +220,7 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
     return Polish(x, v, z, s, done, next_x, next_v, face, system)
 
 
-def adjoint(on: Algebra, rows: ConeRows, x: Array, v: Array, seed: Array) -> tuple[Array, ...]:
+def adjoint(on: Algebra, x: Array, v: Array, seed: Array, rows: ConeRows) -> tuple[Array, ...]:
     """One round: where the next begins, then x, z, g, h and a code, UNASKED where the face has changed."""
     xp, at = on.xp, polish(on, rows, x, v)
     g, h, dg, dh = _solved(on, at.system, at.face, seed)

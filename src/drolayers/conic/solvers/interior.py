@@ -49,7 +49,7 @@ class Interior:
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
-        items, values = len(values), values.detach()
+        items = len(values)
         if values.q.device.type == "cuda":
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
             values = values[torch.arange(rounded(items), device=values.q.device).clamp(max=items - 1)]
