@@ -17,6 +17,7 @@ from torch import Tensor
 from drolayers.conic.interior import method
 from drolayers.conic.interior.elimination import Structure
 from drolayers.conic.interior.method import Goal, Iterate
+from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
 from drolayers.conic.program import ConeProgram, Values
@@ -142,8 +143,6 @@ class Batch:
 
     def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A few items at a time, on as many threads as torch has."""
-        from drolayers.conic.interior.numba_algebra import NumbaAlgebra
-
         structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
         items, arrays = len(self), [t.numpy() for t in (*self.numbers, *given)]
         crowd = structure.numbers * min(lane_count(structure.numbers, items, 1), items)
