@@ -60,7 +60,8 @@ class Interior:
         tau = torch.where(sound, best.tau, torch.ones_like(best.tau))
         x, z, s = best.x / tau, best.z / tau, best.s / tau
         short = sound & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
-        verdict = torch.where(_polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
+        if (left := short.nonzero()[:, 0]).numel():
+            verdict = torch.where(_polished(batch, x, z, s, left), int(Status.OPTIMAL), verdict)
         # Batch first again, without what was added to round its size.
         x, z, s = (v.T[:items].contiguous() for v in (x, z, s))
         kept = None if passed is None else passed.pick(slice(items))
@@ -81,8 +82,6 @@ def _polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor, items: Tensor) -> T
         return found.x, found.z, found.s, found.next_x, found.next_v, found.done[None] + 0.0
 
     for k in range(ROUNDS):
-        if not items.numel():
-            break
         fill = batch.filled(items)
         given = (t[:, fill].contiguous() for t in (at, v))
         # Later rounds are of few items, and of every size: not worth a recording each.
@@ -94,4 +93,6 @@ def _polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor, items: Tensor) -> T
         at[:, items], v[:, items] = next_x, next_v
         done_at_all[items[chosen]] = True
         items = items[~chosen]
+        if not items.numel():
+            break
     return done_at_all
