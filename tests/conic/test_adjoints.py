@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -10,7 +13,6 @@ from torch import Tensor
 
 from drolayers.conic.adjoints.active import Active
 from drolayers.conic.adjoints.factored import Factored
-from drolayers.conic.adjoints.first_of import FirstOf
 from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import MaskedGradientWarning
@@ -208,7 +210,9 @@ def test_the_first_that_is_verified_is_taken() -> None:
     one = torch.ones(4, 1, dtype=torch.float64)
     nothing = torch.zeros_like(values.b)
     found = Found(torch.zeros_like(values.q), nothing, nothing, Units(one, one, one, one))
-    pulled = FirstOf((first, second))(member.program, values, found, torch.ones_like(values.q))
+    engine = replace(make_engine(), gradient=SimpleNamespace(adjoints=lambda program, algebra: (first, second)))
+    with pytest.warns(MaskedGradientWarning, match="1 of 4 items"):
+        pulled = engine.pull(member.program, values, found, torch.ones_like(values.q), torch.ones(4, dtype=torch.bool))
     assert asked == [4, 2]
     assert [Derivative(c) for c in pulled.code.tolist()] == [
         Derivative.FACE,

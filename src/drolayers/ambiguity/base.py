@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import Typical, columns
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
+from drolayers.ambiguity.parameters import Typical, columns
 from drolayers.ambiguity.terms import Term
 from drolayers.errors import ShapeError
 from drolayers.support import Layout
@@ -75,15 +75,12 @@ class AmbiguitySet(ABC):
     """A set U(θ) of distributions of ``y``."""
 
     y: Uncertain
+    parameters: Mapping[str, tuple[int, ...]]
+    """The learnable parameters in the order of θ: name and shape."""
     features: tuple[cp.Parameter, ...]
     """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
     atoms: int
     """Number of atoms of the nominal distribution, where one travels beside θ."""
-
-    @property
-    @abstractmethod
-    def parameters(self) -> dict[str, tuple[int, ...]]:
-        """The learnable parameters in the order of θ: name and shape."""
 
     @property
     def size(self) -> int:

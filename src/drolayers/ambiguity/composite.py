@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.ambiguity.moment import FLOOR, Ingredient, Leaves, Moment, Parameters, Typical, rooted
+from drolayers.ambiguity.moment import Ingredient, Moment, rooted
 from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.parameters import FLOOR, Leaves, Parameters, Typical
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.errors import ModelError
 from drolayers.support import Layout

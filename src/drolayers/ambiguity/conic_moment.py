@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.image import rectangle
-from drolayers.ambiguity.moment import FLOOR, Ingredient, Learn, Leaves, Moment, Parameters, Typical
+from drolayers.ambiguity.moment import Ingredient, Moment
 from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical
 from drolayers.ambiguity.terms import Charge, ConicTerm, Term
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.moment import FLOOR, Learn, Leaves, Parameters, Typical, columns, deviation
 from drolayers.ambiguity.outer import Labels
+from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical, columns, deviation
 from drolayers.ambiguity.terms import Parts
 from drolayers.errors import ModelError
 from drolayers.products import times

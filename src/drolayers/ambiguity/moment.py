@@ -8,62 +8,25 @@ A factor is data of every moment: kinds of moments describe g without it, and it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import cvxpy as cp
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.outer import Constraints, Labels
-from drolayers.ambiguity.terms import Charge, Term
-from drolayers.checks import numbers, whole
+from drolayers.ambiguity.image import Coordinates, Directions, Image
+from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer
+from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical
+from drolayers.ambiguity.parameters import columns as columns
+from drolayers.ambiguity.terms import Charge, Multiplier, OuterTerm, Parts, Term
 from drolayers.errors import ModelError
 from drolayers.support import Layout
-
-FLOOR = 1e-100
-"""Bounds of powers are raised to this before their root is taken, whose derivative diverges at zero. Small enough for
-any unit: the bound of a fourth power is the fourth power of an outcome."""
-
-Leaves = Mapping[str, Any]
-"""Parameters of a moment by name: CVXPY leaves, arrays or tensors, as the caller needs them."""
-
-
-@dataclass(frozen=True)
-class Learn:
-    """A matrix to be learnt, by its shape: ``Norm(2, A=dro.Learn(3, 5))``."""
-
-    shape: tuple[int, ...]
-
-    def __init__(self, *shape: int) -> None:
-        object.__setattr__(self, "shape", tuple(whole("Every size in dro.Learn", s) for s in shape))
-
-
-Parameters = dict[str, NDArray[np.float64] | Learn]
-"""All parameters of a moment apart from its bound, by name, given or to be learnt."""
-
-
-@dataclass(frozen=True, eq=False)
-class Typical:
-    """Where a model should begin with a parameter, and how far it should expect to move.
-
-    Args:
-        centre: a sensible value.
-        scale: a sensible step, of the same shape.
-        positive: whether the parameter must stay positive.
-        meaningful: whether fitting the moment to data determines it; the smallest expectation of ``‖Ay - μ‖`` over a
-            learnable ``A``, say, is zero at ``A = 0`` and tells nothing.
-    """
-
-    centre: Tensor
-    scale: Tensor
-    positive: bool = False
-    meaningful: bool = True
 
 
 class Ingredient(NamedTuple):
@@ -296,6 +259,135 @@ class Moment(ABC):
         raise ModelError("Nothing can be divided by a moment, since that is not convex: multiply or divide it.")
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Elementary(Moment):
+    """φ(My - h), with one bound, or one for every label of the image and side of φ."""
+
+    outer: Outer
+    image: Image
+
+    @property
+    def degree(self) -> float:
+        """That of φ."""
+        return self.outer.degree
+
+    @property
+    def bounds(self) -> int:
+        """One a label and side."""
+        return self.image.bounds * self.sides
+
+    @property
+    def sides(self) -> int:
+        """Those of φ."""
+        return len(self.outer.signs) if isinstance(self.outer, Affine) else 1
+
+    @property
+    def vector(self) -> bool:
+        """Where coordinates have bounds of their own."""
+        return isinstance(self.image, Coordinates) and self.image.size is not None
+
+    @property
+    def signed(self) -> bool:
+        """Only where φ is linear and bounded from one side."""
+        return self.affine and self.sides == 1
+
+    @property
+    def affine(self) -> bool:
+        """Where φ is linear."""
+        return isinstance(self.outer, Affine)
+
+    @property
+    def eliminable(self) -> bool:
+        """Except for the linear φ, whose share of the slope is the multiplier itself."""
+        return not self.affine
+
+    def over(self, dim: int) -> Moment:
+        """Of the image over ``y``."""
+        return replace(self, image=self.image.over(dim))
+
+    def parameters(self, dim: int) -> Parameters:
+        """Those of the image."""
+        return self.image.parameters(dim)
+
+    def typical(self, y: Tensor) -> dict[str, Typical]:
+        """Those of the image."""
+        return self.image.typical(y)
+
+    def offsets(self, leaves: Leaves) -> list[Tensor]:
+        """The shift of the image."""
+        return [leaves[self.image.shift]]
+
+    def links(self, dim: int) -> list[Labels]:
+        """Those of the image, unless φ is additive over coordinates or linear."""
+        separate = isinstance(self.image, Coordinates) and self.outer.additive
+        return [] if separate or self.affine else self.image.links(dim)
+
+    def components(self, dim: int) -> Labels:
+        """One a coordinate where φ is additive, else one a bound."""
+        if self.affine or not (isinstance(self.image, Coordinates) and self.outer.additive):
+            return np.arange(self.bounds)
+        found = np.zeros(dim, dtype=np.int64)
+        found[self.image.coordinates] = self.image.label
+        return found
+
+    def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
+        """One term: the outer function over the parts of the image."""
+        laid = self.image.laid(layout, leaves, charge.split and self.outer.additive and not self.affine)
+        found = None if charge.multiplier is None else self._multiplier(laid.parts, charge.multiplier)
+        scale = None if charge.rho is None or self.affine else self._scale(laid.parts, charge.rho)
+        return [OuterTerm(self.outer, *laid, found, scale)], []
+
+    def _multiplier(self, parts: Parts, multiplier: Multiplier) -> cp.Expression:
+        """That of every part; of a linear φ, the slope that its bounds make together."""
+        if not isinstance(self.outer, Affine):
+            return multiplier(parts.row, parts.bound, parts.coordinate)
+        bounds = [parts.bound + side * self.image.bounds for side in range(self.sides)]
+        return self.outer.slope([multiplier(parts.row, bound, bound) for bound in bounds])
+
+    def _scale(self, parts: Parts, rho: cp.Expression) -> cp.Expression:
+        """That of every part."""
+        return rho[parts.bound] if rho.size > 1 else cp.promote(rho[0], (parts.row.size,))
+
+    def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
+        """φ of the image, by label."""
+        return self.outer.value(self.image.at(y, leaves, not recession), self.image.label, self.image.bounds, recession)
+
+    def _expression(self, y: cp.Expression, leaves: Leaves, root: bool) -> tuple[cp.Expression, Constraints]:
+        """φ of the image, by label."""
+        return self.outer.expression(self.image.expression(y, leaves), self.image.label, self.image.bounds, root), []
+
+    def _scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
+        """ρ = σ^(1/p)."""
+        return rooted(sigma, self.degree)
+
+    def _ingredients(self, leaves: Leaves) -> list[Ingredient]:
+        """Itself; of a linear φ it matters how steep it is."""
+        steep = columns(leaves["mu"]).norm(dim=1, keepdim=True) if self.affine else None
+        return [Ingredient(1.0, self.degree, self.signed, self.image.extent(leaves) if steep is None else steep)]
+
+    def _negated(self) -> Moment:
+        """With φ negated."""
+        if not isinstance(self.outer, Affine):
+            return super()._negated()
+        return replace(self, outer=self.outer.negated())
+
+
+def kind(moment: Moment) -> Hashable | None:
+    """What moments along one direction must have in common to be taken together."""
+    if not (isinstance(moment, Elementary) and isinstance(moment.image, Directions)):
+        return None
+    return moment.outer, moment.factor, moment.image.kind, moment.sigma is None
+
+
+def stacked(moments: Sequence[Moment]) -> Moment:
+    """Moments of one kind as one, each with its own direction and bound."""
+    members = [moment for moment in moments if isinstance(moment, Elementary)]
+    sigma = [moment.sigma for moment in members if moment.sigma is not None]
+    images = [moment.image for moment in members if isinstance(moment.image, Directions)]
+    return replace(members[0], image=Directions.stacked(images), sigma=np.concatenate(sigma) if sigma else None)
+
+
 def _factor(factor: float) -> float:
     """A factor that leaves something of a moment."""
     if isinstance(factor, bool) or not isinstance(factor, Real):
@@ -309,29 +401,3 @@ def _factor(factor: float) -> float:
 def rooted(sigma: Tensor, degree: float) -> Tensor:
     """ρ = σ^(1/p)."""
     return sigma if degree == 1 else sigma.clamp(min=FLOOR) ** (1.0 / degree)
-
-
-def deviation(y: Tensor) -> Tensor:
-    """Standard deviations of columns; those of constants are replaced by their size, by one where all vanish."""
-    spread, size = y.std(0, unbiased=False), y.abs().amax(0)
-    varies = spread > 1e-12 * size
-    size = torch.where(size > 0, size, size.max())
-    return torch.where(varies, spread, torch.where(size > 0, size, torch.ones_like(size)))
-
-
-def as_given(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    """A value that was given for a parameter, as an array of finite numbers."""
-    array = numbers(f"A moment's {name}", value)
-    if not np.isfinite(array).all():
-        raise ModelError(f"A moment's {name} must be finite, not {array.tolist()}.")
-    return array
-
-
-def as_bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:
-    """A given bound as a vector."""
-    return None if sigma is None else as_given("sigma", sigma).reshape(-1)
-
-
-def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:
-    """Everything but the batch flattened; a batch of nothing too."""
-    return values.reshape(values.shape[0], values.shape[1:].numel())

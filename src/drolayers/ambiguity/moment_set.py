@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
-from drolayers.ambiguity.elementary import kind, stacked
-from drolayers.ambiguity.moment import FLOOR, Moment, Typical, columns, deviation
+from drolayers.ambiguity.moment import Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.parameters import FLOOR, Typical, columns, deviation
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
@@ -63,7 +63,7 @@ class MomentSet(AmbiguitySet):
         return made
 
     def _build(self) -> None:
-        """Name the parameters and make the features: the moments' own parameters, and ρ_i = σ_i^(1/p_i)."""
+        """Name the parameters, each moment's own and then its bound, and the features: they, and ρ_i = σ_i^(1/p)."""
         shapes: dict[str, tuple[int, ...]] = {}
         for i, moment in enumerate(self.moments):
             shapes |= {self._name(i, name): shape for name, shape in moment.shapes(self.y.dim).items()}
@@ -73,7 +73,7 @@ class MomentSet(AmbiguitySet):
                 raise ModelError(f"Moment {i} has {moment.size} bounds, but sigma has {moment.sigma.size} values.")
             elif not moment.signed and np.any(moment.sigma < 0):
                 raise ModelError(f"Moment {i} is nonnegative, so its bound cannot be {moment.sigma.tolist()}.")
-        self._shapes = shapes
+        self.parameters = shapes
         self._groups = self._grouped()
         self.features = tuple(feature for group in self._groups for feature in group.features)
 
@@ -82,10 +82,10 @@ class MomentSet(AmbiguitySet):
         kinds: dict[Any, list[int]] = {}
         for i, moment in enumerate(self.moments):
             kinds.setdefault(i if (same := kind(moment)) is None else same, []).append(i)
-        ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.parameters.values()])
         where = {
             name: np.arange(end - int(np.prod(s)), end)
-            for (name, s), end in zip(self._shapes.items(), ends, strict=True)
+            for (name, s), end in zip(self.parameters.items(), ends, strict=True)
         }
         bounds = np.split(np.arange(sum(m.bounds for m in self.moments)), np.cumsum([m.bounds for m in self.moments]))
         groups = []
@@ -103,12 +103,7 @@ class MomentSet(AmbiguitySet):
         return name if self._bare else f"{position}.{name}"
 
     def __repr__(self) -> str:
-        return f"MomentSet({', '.join(f'{n}: {s}' for n, s in self._shapes.items())})"
-
-    @property
-    def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Each moment's own parameters, then its bound."""
-        return dict(self._shapes)
+        return f"MomentSet({', '.join(f'{n}: {s}' for n, s in self.parameters.items())})"
 
     def links(self) -> list[Labels]:
         """Those of the moments."""
@@ -154,7 +149,7 @@ class MomentSet(AmbiguitySet):
         values, batch = self.unpack(theta), theta.shape[0]
         return [
             moment.spread(columns(values[self._name(i, "sigma")]))
-            if moment.limits is None
+            if moment.sigma is None
             else torch.as_tensor(moment.limits).to(theta).expand(batch, -1)
             for i, moment in enumerate(self.moments)
         ]
@@ -198,11 +193,11 @@ class MomentSet(AmbiguitySet):
                 given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants(self.y.dim).items()}
                 values = moment.value(y, given | {name: value.centre for name, value in own.items()})
                 values = values if moment.sides == 1 else values.abs()[:, : moment.size]
-                mean = values.mean(0).reshape(self._shapes[self._name(i, "sigma")])
+                mean = values.mean(0).reshape(self.parameters[self._name(i, "sigma")])
                 least = 1e-12 * float(y.abs().max()) ** moment.degree or 1e-12
                 spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=least)
                 found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
-        return {name: found[name] for name in self._shapes}
+        return {name: found[name] for name in self.parameters}
 
     def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
         """A bound of a nonnegative function at zero or below; an equation is none."""

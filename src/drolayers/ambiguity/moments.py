@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from drolayers.ambiguity.composite import Maximum
 from drolayers.ambiguity.conic_moment import Epigraph
-from drolayers.ambiguity.elementary import Elementary
 from drolayers.ambiguity.image import Coordinates, Directions, Matrix
-from drolayers.ambiguity.moment import Learn, Moment, as_bound, as_given
+from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.outer import Affine, NormPower, Outer
-from drolayers.checks import number, whole
+from drolayers.ambiguity.parameters import Learn
+from drolayers.checks import number, numbers, whole
 from drolayers.errors import ModelError
 
 __all__ = [
@@ -65,8 +65,8 @@ def Norm(  # noqa: N802
     """‖Ay - μ‖ₚ for p ≥ 1; A is the identity unless given, and learnt if ``A=dro.Learn(m, n)``."""
     if A is None:
         return _around(NormPower(number("p", p)), mu, sigma)
-    matrix = A if isinstance(A, Learn) else as_given("A", A)
-    return Elementary(NormPower(number("p", p)), Matrix(matrix, _array("mu", mu)), sigma=as_bound(sigma))
+    matrix = A if isinstance(A, Learn) else _given("A", A)
+    return Elementary(NormPower(number("p", p)), Matrix(matrix, _array("mu", mu)), sigma=_bound(sigma))
 
 
 def SquaredNorm(  # noqa: N802
@@ -120,7 +120,7 @@ def Conic(  # noqa: N802
         raise ModelError("moments.Conic needs as many b_j as A_j, each with one entry a row.")
     if not all(isinstance(i, Learn) or np.isfinite(i).all() for i in (*matrices, *vectors)):
         raise ModelError("moments.Conic needs finite A_j and b_j.")
-    return Epigraph(matrices, vectors, int(lifted), sigma=as_bound(sigma))
+    return Epigraph(matrices, vectors, int(lifted), sigma=_bound(sigma))
 
 
 def maximum(*moments: Moment) -> Moment:
@@ -132,13 +132,13 @@ def bounded(moment: Moment, sigma: ArrayLike) -> Moment:
     """The same moment with a fixed bound."""
     if not isinstance(moment, Moment):
         raise ModelError(f"bounded needs a moment, not {moment!r}.")
-    return replace(moment, sigma=as_bound(sigma))
+    return replace(moment, sigma=_bound(sigma))
 
 
 def _along(outer: Outer, mu: ArrayLike | None, h: float | None, sigma: ArrayLike | None) -> Moment:
     """φ(μᵀy - h)."""
-    threshold = None if h is None else np.asarray(number("A moment's h", as_given("h", h)))
-    return Elementary(outer, Directions(_array("mu", mu), threshold), sigma=as_bound(sigma))
+    threshold = None if h is None else np.asarray(number("A moment's h", _given("h", h)))
+    return Elementary(outer, Directions(_array("mu", mu), threshold), sigma=_bound(sigma))
 
 
 def _around(
@@ -149,9 +149,22 @@ def _around(
     size: int | None = None,
 ) -> Moment:
     """φ(y_I - μ)."""
-    return Elementary(outer, Coordinates(_array("mu", mu), index, size), sigma=as_bound(sigma))
+    return Elementary(outer, Coordinates(_array("mu", mu), index, size), sigma=_bound(sigma))
 
 
 def _array(name: str, value: ArrayLike | None) -> NDArray[np.float64] | None:
     """A given parameter as an array."""
-    return None if value is None else as_given(name, value)
+    return None if value is None else _given(name, value)
+
+
+def _given(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """A value that was given for a parameter, as an array of finite numbers."""
+    array = numbers(f"A moment's {name}", value)
+    if not np.isfinite(array).all():
+        raise ModelError(f"A moment's {name} must be finite, not {array.tolist()}.")
+    return array
+
+
+def _bound(sigma: ArrayLike | None) -> NDArray[np.float64] | None:
+    """A given bound as a vector."""
+    return None if sigma is None else _given("sigma", sigma).reshape(-1)

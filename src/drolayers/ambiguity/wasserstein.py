@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
-from drolayers.ambiguity.moment import Typical
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
+from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
 from drolayers.checks import whole
 from drolayers.conic import default_engine
@@ -53,7 +53,7 @@ class Wasserstein(AmbiguitySet):
             raise ModelError(f"Wasserstein needs norm 1, 2 or inf and order 1 or 2, not norm={norm}, order={order}.")
         atoms = whole("The number of atoms of Wasserstein", atoms)
         self.y, self.atoms, self.norm, self.order = y, atoms, float(norm), order
-        self.outer = NormPower(self.norm, order)
+        self.parameters, self.outer = {"radius": ()}, NormPower(self.norm, order)
         shape = (atoms, y.dim)
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         self.weights = cp.Parameter(atoms, nonneg=True, name="weights")
@@ -65,11 +65,6 @@ class Wasserstein(AmbiguitySet):
 
     def __repr__(self) -> str:
         return f"Wasserstein(atoms={self.atoms}, norm={self.norm:g}, order={self.order})"
-
-    @property
-    def parameters(self) -> dict[str, tuple[int, ...]]:
-        """The radius."""
-        return {"radius": ()}
 
     @property
     def needs_nominal(self) -> bool:

@@ -201,19 +201,18 @@ class Engine:
     def pull(
         self, program: ConeProgram, values: Values, found: Found, dx: Tensor, asked: Bool[Tensor, "batch"]
     ) -> Pulled:
-        """The adjoint of the items that are asked about; those without a verified derivative are told of once."""
-        pulled, items = Pulled.none(values), asked.nonzero()[:, 0]
-        if not items.numel():
-            return pulled
+        """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told."""
+        pulled, masked = Pulled.none(values), asked
         algebra = self.solver.algebra if isinstance(self.solver, Interior) else None
-        adjoint = self.gradient.adjoint(program, algebra)
-        pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
-        masked = asked & ~pulled.ok
+        for adjoint in self.gradient.adjoints(program, algebra):
+            if (items := masked.nonzero()[:, 0]).numel():
+                pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
+                masked = asked & ~pulled.ok
         if bool(masked.any()) and program not in self._warned:
             self._warned.add(program)
-            worst = Derivative(int(pulled.code[masked].mode().values))
+            worst, share = Derivative(int(pulled.code[masked].mode().values)), f"{masked.sum()} of {asked.sum()}"
             warnings.warn(
-                f"{int(masked.sum())} of {len(items)} items got no gradient, most of them {worst}: {worst.advice}",
+                f"{share} items got no gradient, most of them {worst}: {worst.advice}",
                 MaskedGradientWarning,
                 stacklevel=2,
             )

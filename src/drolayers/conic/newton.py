@@ -21,7 +21,7 @@ import scipy.sparse.linalg as spla
 from torch import Tensor
 
 from drolayers.conic import semidefinite
-from drolayers.conic.interior.polish import POLISHED
+from drolayers.conic.interior.face import POLISHED
 from drolayers.conic.program import ConeProgram, Cones, Values, matrices
 
 Curvature = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -12,6 +12,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 import torch
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression
@@ -45,6 +46,14 @@ class Fixed:
     def __init__(self, values: np.ndarray) -> None:
         self._tensor = torch.as_tensor(np.ascontiguousarray(values))
         self._converted: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    @classmethod
+    def of(cls, node: cp.Expression) -> Fixed:
+        """The value of an expression without leaves to fill."""
+        value = node.value
+        if value is None or np.iscomplexobj(value):
+            raise ModelError(f"The constant {node} of the cost has no real value.")
+        return cls(np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(node.shape))
 
     def like(self, reference: Tensor) -> Tensor:
         """The constant on the device, and for real numbers in the dtype, of another tensor."""

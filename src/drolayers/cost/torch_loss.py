@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import cvxpy as cp
-import numpy as np
-import scipy.sparse as sp
 import torch
 from cvxpy.expressions.leaf import Leaf
 from torch import Tensor
 
 from drolayers.cost.torch_atoms import Fixed, Operation, operation
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class TorchCost:
         if id(node) in done:
             return done[id(node)]
         if not node.variables() and not node.parameters():
-            self._program.append(Fixed(_number(node)))
+            self._program.append(Fixed.of(node))
         elif isinstance(node, Leaf):
             self._program.append(node)
         else:
@@ -94,11 +92,3 @@ class TorchCost:
 def evaluate(expression: cp.Expression, values: Mapping[Leaf, Tensor]) -> Tensor:
     """Evaluates a CVXPY expression once; keep a :class:`TorchCost` to evaluate it often."""
     return TorchCost(expression)(values)
-
-
-def _number(node: cp.Expression) -> np.ndarray:
-    """The value of an expression without leaves to fill."""
-    value = node.value
-    if value is None or np.iscomplexobj(value):
-        raise ModelError(f"The constant {node} of the cost has no real value.")
-    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float).reshape(node.shape)

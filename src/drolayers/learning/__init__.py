@@ -10,8 +10,7 @@ from drolayers.learning.model import SetModel  # noqa: E402
 from drolayers.learning.module import DecisionModule, PredictionModule  # noqa: E402
 from drolayers.learning.pipeline import Pipeline  # noqa: E402
 from drolayers.learning.pretraining import PredictionLoss  # noqa: E402
-from drolayers.learning.schedule import Annealed  # noqa: E402
-from drolayers.learning.settings import Network, Stage, Trainer  # noqa: E402
+from drolayers.learning.settings import Annealed, Network, Stage, Trainer  # noqa: E402
 
 __all__ = [
     "Annealed",

@@ -26,8 +26,15 @@ from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.pretraining import PredictionLoss
-from drolayers.learning.schedule import rate_schedule, smoothing_schedule, temperature_schedule
-from drolayers.learning.settings import Network, Settings, Stage, Trainer
+from drolayers.learning.settings import (
+    Network,
+    Settings,
+    Stage,
+    Trainer,
+    rate_schedule,
+    smoothing_schedule,
+    temperature_schedule,
+)
 from drolayers.learning.training import alone, claim, train
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.moment import deviation
+from drolayers.ambiguity.parameters import deviation
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 

@@ -14,7 +14,7 @@ from drolayers.layer import Decision
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, timed
 from drolayers.learning.pretraining import PredictionLoss
-from drolayers.learning.schedule import RateSchedule, SmoothingSchedule, TemperatureSchedule
+from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 
 Batch = tuple[Tensor, Tensor, Tensor]
 

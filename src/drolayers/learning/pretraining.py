@@ -24,11 +24,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.ambiguity.elementary import Elementary
 from drolayers.ambiguity.image import Matrix
-from drolayers.ambiguity.moment import Learn, Moment
+from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Pair
+from drolayers.ambiguity.parameters import Learn
 
 
 def _learns_matrix(moment: Moment) -> bool:

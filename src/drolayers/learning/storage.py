@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
-from drolayers.learning.schedule import Annealed
-from drolayers.learning.settings import Network, Settings, Stage
+from drolayers.learning.settings import Annealed, Network, Settings, Stage
 from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature

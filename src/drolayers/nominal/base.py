@@ -1,10 +1,13 @@
-"""What every nominal distribution Q_z = Σ ω_n(z) δ_{y_n} has in common: data, standardisation, the heaviest atoms."""
+"""What every nominal distribution Q_z = Σ ω_n(z) δ_{y_n} has in common: data, standardisation, the heaviest atoms.
+
+Those that weigh training points by their distance alone are here too: neighbours and kernels.
+"""
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, Literal, Self, final
 
 import numpy as np
 import torch
@@ -12,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import whole
+from drolayers.checks import number, whole
 from drolayers.errors import ModelError, ShapeError
 
 
@@ -165,6 +168,99 @@ class NominalDistribution(nn.Module, ABC):
             if saved is not None and saved.shape != buffer.shape:
                 setattr(self, name, buffer.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+@final
+class KNN(NominalDistribution):
+    """The outcomes of the k nearest training points, each of weight 1/k.
+
+    Args:
+        k: number of neighbours; with fewer training points all of them, padded with atoms of weight zero.
+        max_atoms: a further cap; the nearest are kept.
+        standardize: whether covariates are standardised before distances are taken.
+    """
+
+    def __init__(self, k: int, max_atoms: int | None = None, standardize: bool = True) -> None:
+        super().__init__(max_atoms, standardize)
+        whole("k", k)
+        self.k = k
+
+    @property
+    def wanted(self) -> int:
+        """K, or the cap."""
+        return self.k if self.max_atoms is None else min(self.k, self.max_atoms)
+
+    def learn(self) -> None:
+        """Nothing beyond the data."""
+
+    def weigh(
+        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None
+    ) -> Float[Tensor, "batch training"]:
+        """One for the nearest, zero for the others."""
+        away = distances(z, self.covariates, exclude)
+        nearest, index = away.topk(min(self.wanted, away.shape[1]), dim=1, largest=False)
+        return torch.zeros_like(away).scatter(1, index, nearest.isfinite().to(away))
+
+
+@final
+class Kernel(NominalDistribution):
+    """Training outcomes weighted by a kernel of the distance ‖z - z_n‖ = d.
+
+    ``"gaussian"`` is exp(-d²/2h²), ``"epanechnikov"`` is (1 - d²/h²)⁺. A point with nothing in reach of the kernel gets
+    its nearest neighbour.
+
+    Args:
+        kind: the kernel.
+        bandwidth: h, in units of the standardised covariates; or a rule, ``"silverman"`` (the default) or ``"scott"``.
+            For Epanechnikov's kernel a rule's h is widened by √(dz + 4), so that both kernels have one variance.
+        max_atoms: keep the heaviest atoms only; None keeps every training point.
+        standardize: whether covariates are standardised before distances are taken.
+    """
+
+    width: Tensor
+
+    def __init__(
+        self,
+        kind: Literal["gaussian", "epanechnikov"] = "gaussian",
+        bandwidth: float | Literal["silverman", "scott"] = "silverman",
+        max_atoms: int | None = 50,
+        standardize: bool = True,
+    ) -> None:
+        super().__init__(max_atoms, standardize)
+        if kind not in ("gaussian", "epanechnikov"):
+            raise ModelError(f"kind must be 'gaussian' or 'epanechnikov', not {kind!r}.")
+        if isinstance(bandwidth, str):
+            if bandwidth not in ("silverman", "scott"):
+                raise ModelError(f"bandwidth must be a number, 'silverman' or 'scott', not {bandwidth!r}.")
+        elif not 0 < number("bandwidth", bandwidth) < np.inf:
+            raise ModelError(f"bandwidth must be positive and finite, not {bandwidth!r}.")
+        self.kind, self.bandwidth = kind, bandwidth
+        self.register_buffer("width", torch.ones((), dtype=torch.float64))
+
+    def learn(self) -> None:
+        """The bandwidth h = c N^(-1/(dz+4)) times the deviation of the covariates, c of the rule."""
+        if not isinstance(self.bandwidth, str):
+            self.width = torch.full_like(self.width, self.bandwidth)
+            return
+        count, dz = self.covariates.shape
+        factor = (4.0 / (dz + 2.0)) ** (1.0 / (dz + 4.0)) if self.bandwidth == "silverman" else 1.0
+        if self.kind == "epanechnikov":
+            factor *= float(np.sqrt(dz + 4.0))
+        spread = self.covariates.var(0, correction=0).mean().sqrt()
+        # Without any spread all points are equally near, whatever the width.
+        self.width = torch.where(spread > 0, spread, torch.ones_like(spread)) * factor * count ** (-1.0 / (dz + 4.0))
+
+    def weigh(
+        self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None
+    ) -> Float[Tensor, "batch training"]:
+        """The kernel of the distances."""
+        squared = (distances(z, self.covariates, exclude) / self.width).square()
+        if self.kind == "gaussian":
+            # Relative to the nearest point, so that a far z does not underflow.
+            return torch.exp(-0.5 * (squared - squared.amin(1, keepdim=True)))
+        weights = (1.0 - squared).clamp(min=0.0)
+        nearest = torch.zeros_like(weights).scatter(1, squared.argmin(1, keepdim=True), 1.0)
+        return torch.where(weights.sum(1, keepdim=True) > 0, weights, nearest)
 
 
 def distances(z: Tensor, covariates: Tensor, exclude: Tensor | None) -> Float[Tensor, "batch training"]:

@@ -20,11 +20,9 @@ from drolayers.conic import Engine, make_engine
 from drolayers.errors import ModelError
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
-from drolayers.projection.radius import needed_radius
-from drolayers.projection.report import Report
-from drolayers.projection.rule import Rule, Task, raised
+from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
-from drolayers.support import Reals
+from drolayers.support import Box, Reals
 
 Method = Literal["auto", "direct", "closed_form", "conic", "clip"]
 _METHODS = ("auto", "direct", "closed_form", "conic", "clip")
@@ -172,7 +170,7 @@ class Projection(nn.Module):
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.margin) * needed_radius(self.ambiguity, around) + self.absolute
+            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around) + self.absolute
             return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
@@ -229,3 +227,17 @@ def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLi
             raise ModelError(f"The weight of {name!r} must be positive and a number or of shape {shape}.")
         found[name] = np.array(np.broadcast_to(value, shape))
     return found
+
+
+def _needed_radius(ball: Wasserstein, nominal: Nominal) -> Float[Tensor, "batch 1"]:
+    """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
+    atoms, weights = nominal
+    support = ball.y.support
+    if isinstance(support, Box):
+        # Coordinate by coordinate, in every norm.
+        lo, hi = (torch.tensor(end).to(atoms) for end in support.ends(ball.y.dim))
+        gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
+        distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
+        moved = (weights * distance**ball.order).sum(1, keepdim=True)
+        return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
+    return ball.needed(nominal)[:, None]

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.moment import Moment
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.projection.report import Report
 from drolayers.status import Status
+from drolayers.statuses import Statuses
 
 Values = dict[str, Tensor]
 """A moment's parameters by name, ``(batch, *shape)``."""
@@ -76,6 +76,41 @@ class Move:
     alpha: Values
     infeasible: Bool[Tensor, "batch"] | None = None
     failed: Bool[Tensor, "batch"] | None = None
+
+
+@dataclass(eq=False, repr=False)
+class Report(Statuses):
+    """What became of every item of a projection: one status an item, and a sentence for each that is not optimal.
+
+    Attributes:
+        status: ``(batch,)``. OPTIMAL: the projected set contains the nominal distribution. INACCURATE: it does, but θ
+            is not the closest (the solver failed and the bound was raised instead). INFEASIBLE: no value of the free
+            parameters makes the set contain the nominal distribution. FAILED: the solver broke down under a fixed
+            bound. In the last two cases the parameters concerned are returned as they came.
+    """
+
+    status: Int[Tensor, "batch"]
+    _remarks: list[tuple[Bool[Tensor, "batch"], str]] = field(default_factory=list)
+
+    @classmethod
+    def fresh(cls, batch: int, device: torch.device) -> Report:
+        """All optimal."""
+        return cls(torch.full((batch,), int(Status.OPTIMAL), device=device))
+
+    def note(self, where: Bool[Tensor, "batch"], status: Status, sentence: str) -> None:
+        """Record what happened to some items; the worst status stands."""
+        if bool(where.any()):
+            self.status = torch.where(where, self.status.clamp(min=int(status)), self.status)
+            self._remarks.append((where, sentence))
+
+    @property
+    def sentences(self) -> dict[int, str]:
+        """What is wrong with an item, and what to do; only items about which there is something to say."""
+        said: dict[int, str] = {}
+        for where, sentence in self._remarks:
+            for item in where.nonzero()[:, 0].tolist():
+                said[item] = f"{said[item]} {sentence}" if item in said else sentence
+        return said
 
 
 class Rule(ABC):

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from drolayers.ambiguity.composite import Composite, Sum
 from drolayers.ambiguity.conic_moment import Epigraph
-from drolayers.ambiguity.elementary import Elementary
-from drolayers.ambiguity.moment import Leaves, Moment
+from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Constraints
+from drolayers.ambiguity.parameters import Leaves
 from drolayers.projection.rule import Values, expectation
 
 Power = Callable[[float], cp.Expression]

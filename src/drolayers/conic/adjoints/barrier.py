@@ -19,7 +19,6 @@ from torch import Tensor
 
 from drolayers.conic.adjoints.path import opened
 from drolayers.conic.adjoints.theorem import Found, Pulled
-from drolayers.conic.interior.data import Data
 from drolayers.conic.newton import Item, items, solve
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.conic.semidefinite import matrix, parts, rows_of, spectral_derivative
@@ -63,9 +62,9 @@ class Barrier:
 
     def _room(self, program: ConeProgram, values: Values, points: tuple[Tensor, ...]) -> np.ndarray:
         """What the right-hand sides of fixed columns are raised by, so that there is a path."""
-        data = Data.of(values.detach())
-        wider, _ = opened(program, data, self.level, [t.T for t in points])
-        return (wider.b - data.b).T.cpu().numpy()
+        A, b = values.A.detach().T, values.b.detach().T
+        wider, _ = opened(program, A, b, self.level, [t.T for t in points])
+        return (wider - b).T.cpu().numpy()
 
 
 def pull(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled, by_feature
-from drolayers.conic.interior.polish import MARGIN
+from drolayers.conic.interior.face import MARGIN
 from drolayers.conic.newton import Item, basis, gap, items, margin, polished, solve
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.status import Derivative

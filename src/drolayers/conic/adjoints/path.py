@@ -10,7 +10,6 @@ from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import AlgebraName, Batch
-from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.method import PATH_SHIFT, Algebra, Goal, central
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Derivative
@@ -58,8 +57,8 @@ class Path:
             assert passed is not None
             passed = passed.pick(items)
         at = [v / passed.tau for v in (passed.x, passed.z, passed.s)]
-        data, at = opened(program, batch.data, self.level, at)
-        batch, seed, pulled = replace(batch, data=data), dx.T, Pulled.none(values)
+        b, at = opened(program, batch.A, batch.b, self.level, at)
+        batch, seed, pulled = replace(batch, b=b), dx.T, Pulled.none(values)
 
         def work(on: Algebra, x: Array, z: Array, s: Array, seed: Array) -> tuple[Array, ...]:
             x, z, s, missed = central(on, self.level, x, z, s)
@@ -84,30 +83,30 @@ class Path:
         return pulled
 
 
-def opened(program: ConeProgram, data: Data, level: float, at: list[Tensor]) -> tuple[Data, list[Tensor]]:
-    """Programs whose fixed columns are given a little room, and points inside them.
+def opened(program: ConeProgram, A: Tensor, b: Tensor, level: float, at: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Right-hand sides that give fixed columns a little room, and points inside them, all batch last.
 
     A column that is fixed by two equal bounds leaves no interior, and so no central path to differentiate along. With
     room δ the barrier pins the column with curvature level/δ², and the others follow the path that they would have
     without it.
     """
     delta = (level / PIN) ** 0.5
-    below, above = (rows.to(data.b.device) for rows in (program.lower_rows, program.upper_rows))
+    below, above = (rows.to(b.device) for rows in (program.lower_rows, program.upper_rows))
     if not below.numel():
-        return data, at
+        return b, at
     # Such rows have one entry, in which alone their scale shows.
-    start = program.A_indptr.to(data.b.device)
-    lower, upper = data.A[start[below]].abs(), data.A[start[above]].abs()
-    width = data.b[below] / lower + data.b[above] / upper
+    start = program.A_indptr.to(b.device)
+    lower, upper = A[start[below]].abs(), A[start[above]].abs()
+    width = b[below] / lower + b[above] / upper
     fixed = width < 2.0 * delta
     if not bool(fixed.any()):
-        return data, at
+        return b, at
     x, z, s = (t.clone() for t in at)
-    b = data.b.clone()
+    b = b.clone()
     for rows, scale in ((below, lower), (above, upper)):
         room = torch.where(fixed, delta - 0.5 * width, torch.zeros_like(width)) * scale
         b[rows] += room
         s[rows] = torch.where(fixed, (delta * scale).expand_as(width), s[rows])
         # The pair's difference is the multiplier of the column; what both have in common is the barrier's.
         z[rows] = torch.where(fixed, (level / (delta * scale)).expand_as(width), z[rows])
-    return replace(data, b=b), [x, z, s]
+    return b, [x, z, s]

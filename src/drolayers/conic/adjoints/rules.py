@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from drolayers.conic.adjoints.active import Active
 from drolayers.conic.adjoints.barrier import Barrier
 from drolayers.conic.adjoints.factored import Factored
-from drolayers.conic.adjoints.first_of import FirstOf
 from drolayers.conic.adjoints.path import Path
 from drolayers.conic.adjoints.theorem import Adjoint
 from drolayers.conic.interior.batch import AlgebraName
@@ -26,9 +25,9 @@ class Exact:
         """What cannot be differentiated: nothing."""
         return []
 
-    def adjoint(self, program: ConeProgram, algebra: AlgebraName | None = None) -> Adjoint:
+    def adjoints(self, program: ConeProgram, algebra: AlgebraName | None = None) -> tuple[Adjoint, ...]:
         """On the active face: in the batch over our cones, item by item where that is not verified, and over others."""
-        return FirstOf((Active(algebra), Factored())) if program.cones.kinds <= SYMMETRIC else Factored()
+        return (Active(algebra), Factored()) if program.cones.kinds <= SYMMETRIC else (Factored(),)
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,6 @@ class Smoothed:
         foreign = program.cones.kinds - SYMMETRIC - {"psd"}
         return [f"smoothed gradients over {kind} cones" for kind in sorted(foreign)]
 
-    def adjoint(self, program: ConeProgram, algebra: AlgebraName | None = None) -> Adjoint:
+    def adjoints(self, program: ConeProgram, algebra: AlgebraName | None = None) -> tuple[Adjoint, ...]:
         """On the central path: in the batch over our cones, item by item with semidefinite ones."""
-        return Path(self.level, algebra) if program.cones.kinds <= SYMMETRIC else Barrier(self.level)
+        return (Path(self.level, algebra) if program.cones.kinds <= SYMMETRIC else Barrier(self.level),)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, final
 from weakref import WeakKeyDictionary
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior import method
-from drolayers.conic.interior.data import Data
-from drolayers.conic.interior.method import Algebra, DirectSteps, Goal, Iterate
+from drolayers.conic.interior.elimination import Structure
+from drolayers.conic.interior.method import Goal, Iterate
+from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
 from drolayers.conic.program import ConeProgram, Values
@@ -71,24 +73,38 @@ _PLANS, _RECORDINGS = Plans(), Recordings()
 @final
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Programs of one structure, balanced (``conic/units.py``); points are given and returned batch last."""
+    """Programs of one structure, balanced (``conic/units.py``); points are given and returned batch last.
+
+    So are the numbers, ``(entries, batch)``; an A that all items share has batch one.
+    """
 
     program: ConeProgram
-    data: Data
     algebra: AlgebraName
+    A: Tensor
+    P: Tensor
+    q: Tensor
+    b: Tensor
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values, algebra: AlgebraName | None = None) -> Batch:
         """From the numbers of a batch; compiled code runs on the CPU alone."""
         usual: AlgebraName = "numba" if values.q.device.type == "cpu" else "torch"
-        return cls(program, Data.of(values.detach()), algebra or usual)
+        shared = values.A.stride(0) == 0 and len(values) > 1
+        numbers = (values.A[:1] if shared else values.A, values.P, values.q, values.b)
+        return cls(program, algebra or usual, *(t.detach().T.contiguous() for t in numbers))
 
     def __len__(self) -> int:
-        return len(self.data)
+        return self.q.shape[1]
 
     def __getitem__(self, items: Tensor) -> Batch:
         """Some items."""
-        return Batch(self.program, self.data[items], self.algebra)
+        chosen = (t if t.shape[1] == 1 < len(self) else t[:, items] for t in self.numbers)
+        return Batch(self.program, self.algebra, *chosen)
+
+    @property
+    def numbers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """In the order in which algebras take them."""
+        return self.A, self.P, self.q, self.b
 
     def filled(self, items: Tensor) -> Tensor:
         """The same items, some of them twice: on a GPU sizes are rounded up, so that few are recorded."""
@@ -99,32 +115,27 @@ class Batch:
     @property
     def recorded(self) -> bool:
         """Whether work is recorded and replayed; a dense coupling is worth pivoting, for which the host waits."""
-        return self.data.q.device.type == "cuda" and bool(self._plan.arrow.pivot_free)
+        return self.q.device.type == "cuda" and bool(self._plan.arrow.pivot_free)
 
     @property
     def _plan(self) -> SystemPlan:
         """The block-arrow plan."""
-        program, device = self.program, self.data.q.device
+        program, device = self.program, self.q.device
         return _PLANS.get(program, ("arrow", device), lambda: SystemPlan.of(program, device))  # type: ignore[no-any-return]
 
     def solve(self, goal: Goal) -> Solved:
         """The best iterates, and what became of each item."""
         if self.recorded:
-            state = _RECORDINGS.solve(TorchAlgebra(self._plan, self.data), goal)
+            state = _RECORDINGS.solve(TorchAlgebra(self._plan, *self.numbers), goal)
             return Solved(state.best, state.passed, state.verdict, state.steps, state.score)
-
-        def work(on: Algebra) -> tuple[Any, ...]:
-            state = method.solve(DirectSteps(on, goal), goal.max_iter)
-            passed = () if state.passed is None else state.passed.parts
-            return *state.best.parts, state.verdict[None], state.steps[None], state.score[None], *passed
-
-        *best, verdict, steps, score = (found := self.each(work))[:8]
-        return Solved(_iterate(best), _iterate(found[8:]) if len(found) > 8 else None, verdict[0], steps[0], score[0])
+        *best, verdict, steps, score = (found := self.each(partial(method.directly, goal=goal)))[:8]
+        passed = Iterate.of(*found[8:]) if len(found) > 8 else None
+        return Solved(Iterate.of(*best), passed, verdict[0], steps[0], score[0])
 
     def each(self, work: Work, *given: Tensor, name: Any = None) -> tuple[Tensor, ...]:
         """Do some work on all items; on a GPU it is recorded under its name, if it has one."""
         if self.algebra == "torch":
-            on = TorchAlgebra(self._plan, self.data)
+            on = TorchAlgebra(self._plan, *self.numbers)
             if name is not None and self.recorded:
                 return _RECORDINGS.work(on, name, work, given)
             return work(on, *given)
@@ -132,10 +143,8 @@ class Batch:
 
     def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A few items at a time, on as many threads as torch has."""
-        from drolayers.conic.interior.numba_algebra import NumbaAlgebra, Structure
-
         structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
-        items, arrays = len(self), [t.numpy() for t in (self.data.A, self.data.P, self.data.q, self.data.b, *given)]
+        items, arrays = len(self), [t.numpy() for t in (*self.numbers, *given)]
         crowd = structure.numbers * min(lane_count(structure.numbers, items, 1), items)
         threads = torch.get_num_threads() if crowd > ALONE else 1
         lanes = lane_count(structure.numbers, items, threads)
@@ -172,9 +181,3 @@ def rounded(items: int) -> int:
     size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
     hundreds = -(-items // 100) * 100
     return min(size, hundreds) if hundreds >= items else size
-
-
-def _iterate(parts: Any) -> Iterate:
-    """An iterate from its parts."""
-    x, z, s, tau, kappa = parts
-    return Iterate(x, z, s, tau[0], kappa[0])

@@ -1,15 +1,15 @@
 """In which order the unknowns of an interior-point step are eliminated, and what fills in: made once a program.
 
 Every step solves  [P, Aᵀ; A, -H]  for columns and rows. Of H the orthant needs the diagonal, a small second-order cone
-its square block, and a large one two nodes of its own (``kernels.assemble``), so that no cone makes the system dense.
-The matrix is quasi-definite, so that K = LDLᵀ exists in every order; a fill-reducing one is taken, and the place of
-every entry is known before any number is.
+its square block, and a large one two nodes of its own (``numba_algebra.assemble``), so that no cone makes the system
+dense. The matrix is quasi-definite, so that K = LDLᵀ exists in every order; a fill-reducing one is taken, and the place
+of every entry is known before any number is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -137,6 +137,36 @@ class Elimination:
     def length(self) -> int:
         """Pivots and entries of L together."""
         return self.nodes + self.below.size
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What all programs of one structure share, as arrays; ``numbers`` is how many a step touches, about."""
+
+    plan: Elimination
+    numbers: int
+    rows: int
+    row: Ints
+    column: Ints
+    P_row: Ints
+    P_column: Ints
+    cones: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, program: ConeProgram) -> Structure:
+        """From a program."""
+        plan, cones = Elimination.of(program), program.cones
+        return cls(
+            plan,
+            plan.length + 12 * program.rows + plan.A.size,
+            program.rows,
+            row_index(program.A_indptr).numpy(),
+            program.A_indices.numpy(),
+            row_index(program.P_indptr).numpy(),
+            program.P_indices.numpy(),
+            (cones.zero, cones.zero + cones.nonneg, plan.cone_start, plan.cone_size),
+        )
 
 
 def _order(nodes: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, sp.csc_array]:

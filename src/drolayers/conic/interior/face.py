@@ -10,6 +10,11 @@ in D. On the range of D they take the form of an interior-point step at its very
 * second-order cone, v = (t, w), u = w/‖w‖: E = I inside the cone (s = 0), E = 0 inside its polar (z = 0), both with
   H = 0. Between them z ∝ ẑ = (1, u)/√2 and s ∝ ŝ = (1, -u)/√2, E = I - ŝŝᵀ and H = κ(I - ŝŝᵀ - ẑẑᵀ), κ = s₀/z₀.
 
+An interior-point method knows s and z to about the root of its tolerance, and the minimiser of a curved program no
+better. Newton's method on the optimality conditions with the face, whose system is all but that of an interior-point
+step and is factored by the same algebra, takes both to machine precision (``polish``). A point whose slacks and
+multipliers confirm the face is a solution, since the program is convex; if they do not, the next face is theirs.
+
 Written with operators that numpy arrays and tensors share, batch last.
 """
 
@@ -21,9 +26,36 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from drolayers.conic.interior.method import MOVED, SHIFT, Algebra
 from drolayers.conic.program import Cones
+from drolayers.status import Derivative
 
 Array = Any
+
+ROUNDS = 6
+"""Faces that are tried for an item."""
+
+NEWTON = 4
+"""Newton steps on a face: linear rows need one or two, curved ones another two."""
+
+SOFT = 1e-6
+"""How far the factored system is from the face's. Where there are more active rows than unknowns, what curved ones
+leave inconsistent moves multipliers by that much divided by this."""
+
+POLISHED = 1e-9
+"""What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""
+
+MARGIN = 1e-9
+"""How far from another face a solution must be to be differentiated on its own alone, in the same units."""
+
+REFINE = 6
+"""Refinements of the adjoint system."""
+
+SETTLED = 1e-7
+"""By how much the last refinement may have moved the adjoint solution, relative to its size."""
+
+ROUNDING = 1e-12
+"""What counts as rounding, relative to the larger of g and h."""
 
 
 class ConeRows(NamedTuple):
@@ -147,3 +179,74 @@ def cone_rows(cones: Cones, device: torch.device | None) -> ConeRows:
         group = mine[:, None] + np.arange(dimension)
         groups.append(group if device is None else torch.as_tensor(group, device=device))
     return ConeRows(cones.zero, linear, tuple(groups))
+
+
+class Polish(NamedTuple):
+    """A point after Newton's steps on a face, and where to begin if that was not the face (``done`` is false)."""
+
+    x: Array
+    v: Array
+    z: Array
+    s: Array
+    done: Array
+    next_x: Array
+    next_v: Array
+    face: Face
+    system: Any
+
+
+def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
+    """Newton's method on the face of v = z - s."""
+    xp = on.xp
+    first = face = Face.at(xp, rows, v)
+    # Factored once: on a curved cone the face turns a little from step to step, which costs only digits of each step.
+    system = on.factor(on.scale(*first.point(v, SOFT)), SHIFT)
+    next_x, next_v = x, v
+    for k in range(NEWTON):
+        z, s = face.split(v)
+        missing = -(on.form(x) + on.columns(z) + on.q)
+        beside = on.rows(x) + s - on.b
+        step, turn = on.solve(system, missing, -face.project(beside), 0)
+        x = x + step
+        v = v + face.project(turn) + on.rows(step) + beside
+        face = Face.at(xp, rows, v)
+        if k == 0:
+            next_x, next_v = x, v
+        if on.enough((on.sizes(step) <= MOVED) & (on.sizes(turn) <= MOVED)):
+            break
+    z, s = face.split(v)
+    left = xp.maximum(on.sizes(on.form(x) + on.columns(z) + on.q), on.sizes(on.rows(x) + s - on.b))
+    done = first.same(face) & (left <= POLISHED * (1.0 + xp.maximum(on.sizes(x), on.sizes(v))))
+    return Polish(x, v, z, s, done, next_x, next_v, face, system)
+
+
+def adjoint(on: Algebra, x: Array, v: Array, seed: Array, rows: ConeRows) -> tuple[Array, ...]:
+    """One round: where the next begins, then x, z, g, h and a code, UNASKED where the face has changed."""
+    xp, at = on.xp, polish(on, rows, x, v)
+    g, h, dg, dh = _solved(on, at.system, at.face, seed)
+    size_g, size_h = on.sizes(g), on.sizes(h)
+    floor = ROUNDING * (size_g + size_h)
+    settled = (on.sizes(dg) <= SETTLED * size_g + floor) & (on.sizes(dh) <= SETTLED * size_h + floor)
+    missing, beside = seed - on.form(g) - on.columns(h), at.face.curve(h) - at.face.project(on.rows(g))
+    left = xp.maximum(on.sizes(missing), on.sizes(beside))
+    settled = settled & (left <= SETTLED * on.sizes(seed) + floor)
+    clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
+    code = xp.where(at.done, xp.full_like(left, float(Derivative.UNVERIFIED)), 0.0 * left)
+    code = xp.where(at.done & clear & settled, xp.full_like(left, float(Derivative.FACE)), code)
+    return at.next_x, at.next_v, at.x, at.z, g, h, code[None]
+
+
+def _solved(on: Algebra, system: Any, face: Face, seed: Array) -> tuple[Array, Array, Array, Array]:
+    """The g and h with Pg + Aᵀh = seed, E A g - H h = 0, h = E h, and by how much the last refinement moved them."""
+    g, h = on.solve(system, seed, 0.0 * on.b, 0)
+    h = face.project(h)
+    dg, dh = g, h
+    for _ in range(REFINE):
+        missing = seed - on.form(g) - on.columns(h)
+        beside = face.curve(h) - face.project(on.rows(g))
+        dg, dh = on.solve(system, missing, beside, 0)
+        dh = face.project(dh)
+        g, h = g + dg, h + dh
+        if on.enough((on.sizes(dg) <= ROUNDING * on.sizes(g)) & (on.sizes(dh) <= ROUNDING * on.sizes(h))):
+            break
+    return g, h, dg, dh

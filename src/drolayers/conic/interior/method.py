@@ -147,6 +147,11 @@ class Iterate:
         """Vectors, then τ and κ as vectors of one entry."""
         return self.x, self.z, self.s, self.tau[None], self.kappa[None]
 
+    @classmethod
+    def of(cls, x: Array, z: Array, s: Array, tau: Array, kappa: Array) -> Iterate:
+        """From its parts."""
+        return cls(x, z, s, tau[0], kappa[0])
+
     def copy(self) -> Iterate:
         """The same numbers elsewhere."""
         return Iterate(*(getattr(self, f.name) + 0.0 for f in fields(self)))
@@ -246,6 +251,13 @@ def solve(steps: Steps, max_iter: int) -> Progress:
             break
         steps.step(refine=int(k >= ROUGH_STEPS))
     return state
+
+
+def directly(on: Algebra, goal: Goal) -> tuple[Array, ...]:
+    """Solve, and tell in arrays, batch last: best iterates, verdicts, numbers of steps, distances, those remembered."""
+    state = solve(DirectSteps(on, goal), goal.max_iter)
+    passed = () if state.passed is None else state.passed.parts
+    return *state.best.parts, state.verdict[None], state.steps[None], state.score[None], *passed
 
 
 def begin(on: Algebra, goal: Goal) -> Progress:

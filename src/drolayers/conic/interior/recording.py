@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior import method
-from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.method import Goal, Iterate, Progress, Residuals
 from drolayers.conic.interior.torch_algebra import TorchAlgebra
 
@@ -85,10 +84,10 @@ class RecordedWork:
 
         self._graph = _recorded(again)
 
-    def __call__(self, data: Data, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def __call__(self, on: TorchAlgebra, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Copy in, replay, copy out."""
         with self.lock:
-            self.on.take(data)
+            self.on.take(on)
             for target, value in zip(self._given, given, strict=True):
                 target.copy_(value)
             self._graph.replay()
@@ -108,7 +107,7 @@ class Recordings:
             on, (goal.tolerance, goal.level, goal.stop), lambda: RecordedSteps(on, goal)
         )
         with recording.lock:
-            recording.on.take(on.data)
+            recording.on.take(on)
             state = method.solve(recording, goal.max_iter)
             # The buffers are the recording's: the caller gets a copy.
             passed = None if state.passed is None else state.passed.copy()
@@ -118,11 +117,11 @@ class Recordings:
     def work(self, on: TorchAlgebra, name: Any, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What a function makes of a batch; it is known by its name."""
         recording: RecordedWork = self._get(on, name, lambda: RecordedWork(on, work, given))
-        return recording(on.data, given)
+        return recording(on, given)
 
     def _get(self, on: TorchAlgebra, purpose: Any, make: Callable[[], Any]) -> Any:
         """The recording for a purpose, made when first asked for."""
-        key = (id(on.plan), tuple(tuple(t.shape) for t in on.data.parts), purpose)
+        key = (id(on.plan), tuple(tuple(t.shape) for t in on.numbers), purpose)
         with self._lock:
             if key not in self._known:
                 # The plan is kept with its recording, so that its identity is not given to another.

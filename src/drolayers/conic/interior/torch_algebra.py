@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
-from drolayers.conic.interior.data import Data
 from drolayers.conic.interior.scaling import ConeShape, Scaling
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.residuals import row_index
@@ -164,30 +163,25 @@ class TorchAlgebra:
 
     xp: Any = torch
 
-    def __init__(self, plan: SystemPlan, data: Data) -> None:
-        self.plan, self.data = plan, data
-        self.zero, self.degree, self.quadratic = plan.shape.zero, plan.shape.degree, data.P.shape[0] > 0
+    def __init__(self, plan: SystemPlan, A: Tensor, P: Tensor, q: Tensor, b: Tensor) -> None:
+        self.plan, self.A, self.P, self.q, self.b = plan, A, P, q, b
+        self.zero, self.degree, self.quadratic = plan.shape.zero, plan.shape.degree, P.shape[0] > 0
         self.linear = plan.shape.zero + plan.shape.nonneg
-        self.unit = plan.shape.identity(1, data.q)
+        self.unit = plan.shape.identity(1, q)
         self._fixed = self._derived()
 
     @property
-    def q(self) -> Tensor:
-        """The objective."""
-        return self.data.q
-
-    @property
-    def b(self) -> Tensor:
-        """The right-hand side."""
-        return self.data.b
+    def numbers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """A, P, q and b."""
+        return self.A, self.P, self.q, self.b
 
     def buffered(self) -> TorchAlgebra:
         """A copy whose numbers are written to in place by :meth:`take`."""
-        return TorchAlgebra(self.plan, Data(*(t.clone() for t in self.data.parts)))
+        return TorchAlgebra(self.plan, *(t.clone() for t in self.numbers))
 
-    def take(self, data: Data) -> None:
-        """Take over other numbers of the same shapes; :meth:`refix` has to follow."""
-        for old, new in zip(self.data.parts, data.parts, strict=True):
+    def take(self, other: TorchAlgebra) -> None:
+        """Take over the numbers of another, of the same shapes; :meth:`refix` has to follow."""
+        for old, new in zip(self.numbers, other.numbers, strict=True):
             old.copy_(new)
 
     def refix(self) -> None:
@@ -197,16 +191,16 @@ class TorchAlgebra:
 
     def rows(self, x: Tensor) -> Tensor:
         """A x."""
-        return torch.zeros_like(self.b).index_add_(0, self.plan.row, self.data.A * x[self.plan.column])
+        return torch.zeros_like(self.b).index_add_(0, self.plan.row, self.A * x[self.plan.column])
 
     def columns(self, z: Tensor) -> Tensor:
         """Aᵀz."""
-        return torch.zeros_like(self.q).index_add_(0, self.plan.column, self.data.A * z[self.plan.row])
+        return torch.zeros_like(self.q).index_add_(0, self.plan.column, self.A * z[self.plan.row])
 
     def form(self, x: Tensor) -> Tensor:
         """P x."""
         out = torch.zeros_like(x)
-        return out.index_add_(0, self.plan.P_row, self.data.P * x[self.plan.P_column]) if self.quadratic else out
+        return out.index_add_(0, self.plan.P_row, self.P * x[self.plan.P_column]) if self.quadratic else out
 
     def dots(self, u: Tensor, v: Tensor) -> Tensor:
         """Inner products."""
@@ -250,7 +244,7 @@ class TorchAlgebra:
 
     def factor(self, scaling: Scaling, shift: float) -> tuple[Scaling, ArrowFactor]:
         """Factor the systems at a scaling point."""
-        plan, shape, A = self.plan, self.plan.shape, self.data.A
+        plan, shape, A = self.plan, self.plan.shape, self.A
         batch = self.q.shape[1]
         lines, cones, constant = self._fixed
         flat = constant.expand(-1, batch).clone() if constant.shape[1] != batch else constant.clone()
@@ -307,7 +301,7 @@ class TorchAlgebra:
 
     def _derived(self) -> tuple[Tensor, Tensor, Tensor]:
         """What does not change from step to step: products within rows, within cones, and the constant entries."""
-        plan, A, P = self.plan, self.data.A, self.data.P
+        plan, A, P = self.plan, self.A, self.P
         lines = A[plan.line_pairs[0]] * A[plan.line_pairs[1]]
         signs = plan.sign[plan.row[plan.product_pairs[0]] - plan.shape.zero - plan.shape.nonneg][:, None]
         cones = A.new_zeros(plan.cone_pairs.shape[1], A.shape[1])

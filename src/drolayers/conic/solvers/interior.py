@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
-from drolayers.conic.interior.method import NEAR, Goal
-from drolayers.conic.interior.polish import polished
+from drolayers.conic.interior.face import ROUNDS, cone_rows, polish
+from drolayers.conic.interior.method import NEAR, Algebra, Goal
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.contract import Capabilities, Points
@@ -49,7 +49,7 @@ class Interior:
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
-        items, values = len(values), values.detach()
+        items = len(values)
         if values.q.device.type == "cuda":
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
             values = values[torch.arange(rounded(items), device=values.q.device).clamp(max=items - 1)]
@@ -60,8 +60,10 @@ class Interior:
         tau = torch.where(sound, best.tau, torch.ones_like(best.tau))
         x, z, s = best.x / tau, best.z / tau, best.s / tau
         short = sound & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
-        verdict = torch.where(polished(batch, x, z, s, short.nonzero()[:, 0]), int(Status.OPTIMAL), verdict)
-        x, z, s = (_first(v, items) for v in (x, z, s))
+        if (left := short.nonzero()[:, 0]).numel():
+            verdict = torch.where(_polished(batch, x, z, s, left), int(Status.OPTIMAL), verdict)
+        # Batch first again, without what was added to round its size.
+        x, z, s = (v.T[:items].contiguous() for v in (x, z, s))
         kept = None if passed is None else passed.pick(slice(items))
         return Points(x, z, s, verdict[:items], steps[:items], kept)
 
@@ -70,6 +72,27 @@ class Interior:
         return replace(self, tolerance=tolerance)
 
 
-def _first(v: Tensor, items: int) -> Tensor:
-    """Batch first again, without what was added to round its size."""
-    return v.T[:items].contiguous()
+def _polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor, items: Tensor) -> Tensor:
+    """Take some points to machine precision, in place, batch last, in equilibrated units; which of them were."""
+    rows = cone_rows(batch.program.cones, None if batch.algebra == "numba" else x.device)
+    at, v, done_at_all = x.clone(), z - s, torch.zeros(len(batch), dtype=torch.bool, device=x.device)
+
+    def work(on: Algebra, x: Any, v: Any) -> tuple[Any, ...]:
+        found = polish(on, rows, x, v)
+        return found.x, found.z, found.s, found.next_x, found.next_v, found.done[None] + 0.0
+
+    for k in range(ROUNDS):
+        fill = batch.filled(items)
+        given = (t[:, fill].contiguous() for t in (at, v))
+        # Later rounds are of few items, and of every size: not worth a recording each.
+        found = batch[fill].each(work, *given, name=None if k else "polish")
+        *points, next_x, next_v, done = (t[:, : len(items)] for t in found)
+        chosen = done[0] > 0
+        for target, value in zip((x, z, s), points, strict=True):
+            target[:, items[chosen]] = value[:, chosen]
+        at[:, items], v[:, items] = next_x, next_v
+        done_at_all[items[chosen]] = True
+        items = items[~chosen]
+        if not items.numel():
+            break
+    return done_at_all
