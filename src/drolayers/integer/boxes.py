@@ -7,13 +7,15 @@ and dual z, of which the rows that bound integer columns are dropped, weak duali
 
 The coefficients of continuous columns vanish at a dual solution; what the solver leaves of them is charged to the
 constant with a multiple of x̄. What remains is ``constant + qᵀp + Σ_C (share_C + weight_Cᵀp)``, a sum over components;
-over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve.
+over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve. Of the multipliers that
+belong to one solution, those are used that say most about integers (``multipliers.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from torch import Tensor
 from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.conic.residuals import products, row_index
 from drolayers.integer.components import Components
+from drolayers.integer.multipliers import Multipliers
 from drolayers.status import Status, usable
 
 ADOPTED = 1e-9
@@ -87,6 +90,11 @@ class Boxes:
             object.__setattr__(self, "components", Components.of(self.program))
         object.__setattr__(self, "values", self.values.detach())
 
+    @cached_property
+    def _multipliers(self) -> Multipliers:
+        """Those that may be moved."""
+        return Multipliers.of(self.program, self.values)
+
     @property
     def chunk(self) -> int:
         """Boxes in one call: an interior-point method holds some two hundred numbers a row (measured)."""
@@ -144,7 +152,7 @@ class Boxes:
         solution = self.engine.solve_values(self.program, values)
         ok = solution.ok[:, None]
         x, z = (torch.where(ok, t, torch.zeros_like(t)) for t in (solution.primal, solution.dual))
-        share, weight = self._affine_bound(values, x, z)
+        share, weight = self._affine_bound(values, x, self._multipliers.enlarged(values, given[0], z))
         mass = (values.q * x).abs().sum(1)
         objective = torch.where(ok[:, 0], solution.objective, torch.zeros_like(solution.objective))
         return Solved(solution.status, objective, mass, x, z, share, weight)[:size]
