@@ -7,8 +7,8 @@ and dual z, of which the rows that bound integer columns are dropped, weak duali
 
 The coefficients of continuous columns vanish at a dual solution; what the solver leaves of them is charged to the
 constant with a multiple of x̄. What remains is ``constant + qᵀp + Σ_C (share_C + weight_Cᵀp)``, a sum over components;
-over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve. Of the multipliers that
-belong to one solution, those are used that say most about integers (``multipliers.py``).
+over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve. Of the multipliers of
+a solution, those are used that say most about integers (``multipliers.py``).
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Boxes:
     def chunk(self) -> int:
         """Boxes in one call: an interior-point method holds some two hundred numbers a row (measured)."""
         per_item = 8.0 * (200 * (self.program.rows + self.program.columns) + 20 * self.program.nonzeros)
-        # A GPU has the memory, and is as fast with some thousands as with some hundreds.
-        memory, most = (self.memory, 9) if self.values.q.device.type == "cpu" else (16 * self.memory, 13)
+        # A GPU is as fast with twice as many; with more, recordings of calls of all sizes take too much of it.
+        memory, most = (self.memory, 9) if self.values.q.device.type == "cpu" else (4 * self.memory, 10)
         return 1 << max(0, min(most, int(np.log2(max(1.0, memory / per_item)))))
 
     def chunks(self, size: int) -> Iterator[slice]:
@@ -137,9 +137,7 @@ class Boxes:
         found = replace(self.engine, rescue=None).adopt(self.program, values, x, solved.dual)
         sure = found.ok & (found.residual <= ADOPTED)
         status = torch.where(sure, found.status, int(Status.FAILED))
-        return replace(
-            solved, status=status, objective=found.objective, mass=(values.q * x).abs().sum(1), primal=x
-        )
+        return replace(solved, status=status, objective=found.objective, mass=(values.q * x).abs().sum(1), primal=x)
 
     @torch.no_grad()
     def _solve(self, item: Tensor, lower: Tensor, upper: Tensor) -> Solved:

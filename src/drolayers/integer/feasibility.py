@@ -149,7 +149,8 @@ class Screen:
         if len(item) > step:
             cuts = [slice(k, k + step) for k in range(0, len(item), step)]
             parts = zip(*(self.tighten(item[c], lower[c], upper[c], passes) for c in cuts), strict=True)
-            return tuple(map(torch.cat, parts))  # type: ignore[return-value]
+            low, high, alive = map(torch.cat, parts)
+            return low, high, alive
         matrix, at, kind = self._matrix[:, rows], (item[:, None], rows), lower.dtype
         low, high = lower.to(matrix.dtype), upper.to(matrix.dtype)
         slack = TOLERANCE * (self._scale[at] + self._apply(matrix.abs(), item, torch.maximum(low.abs(), high.abs())))
@@ -165,7 +166,10 @@ class Screen:
             up, nothing = entry > 0, entry == 0
             top = (torch.where(up, room, need) / entry).masked_fill(nothing, torch.inf)
             bottom = (torch.where(up, need, room) / entry).masked_fill(nothing, -torch.inf)
-            top, bottom = torch.floor(top + WHOLE * (1.0 + top.abs())), torch.ceil(bottom - WHOLE * (1.0 + bottom.abs()))
+            top, bottom = (
+                torch.floor(top + WHOLE * (1.0 + top.abs())),
+                torch.ceil(bottom - WHOLE * (1.0 + bottom.abs())),
+            )
             new_high = high.scatter_reduce(1, column.expand_as(top), top, "amin")
             new_low = low.scatter_reduce(1, column.expand_as(bottom), bottom, "amax")
             moved = bool(((new_low > low) | (new_high < high)).any())
@@ -184,7 +188,8 @@ class Screen:
         large = self._apply(plus, every, self._upper) + self._apply(minus, every, self._lower)
         small = self._apply(plus, every, self._lower) + self._apply(minus, every, self._upper)
         rows = ((large > self._most) | (small < self._least)).any(0).nonzero()[:, 0]
-        return rows, *(self._matrix[:, rows] != 0).any(0).nonzero(as_tuple=True)
+        row, column = (self._matrix[:, rows] != 0).any(0).nonzero(as_tuple=True)
+        return rows, row, column
 
     @staticmethod
     def _apply(matrix: Tensor, item: Tensor, points: Tensor) -> Float[Tensor, "point row"]:

@@ -1,12 +1,12 @@
 """Multipliers of second-order cones that hold integers, enlarged: affine bounds that no longer depend on a centre.
 
-Where integers and continuous columns share a cone that a solution leaves at zero, its multipliers are not unique, and an
-interior-point method returns those in the middle. Any others that satisfy the same equations bound the optimum as well,
-and these are better at every integer point:
+Where integers and continuous columns share a cone that a solution leaves at zero, its multipliers are not unique, and
+an interior-point method returns those in the middle. Any others that satisfy the same equations bound the optimum as
+well, and these are better at every integer point:
 
 * a row of one continuous column gives what it can to the bound of that column: aᵣzᵣ + aₖzₖ stays what it was;
-* what that leaves free in the cone, ``‖z₁‖ ≤ z₀``, goes to the rows of integers alone. Such a row with slack sᵢ(p) adds
-  ``-zᵢsᵢ(p)`` to the bound. Where the slack has one sign in the whole box, a larger zᵢ of the other is better for all p.
+* what that leaves free in the cone, ``‖z₁‖ ≤ z₀``, goes to the rows of integers alone. Such a row with slack sᵢ(p)
+  adds ``-zᵢsᵢ(p)`` to the bound. Where the slack has one sign in the whole box, a larger zᵢ of the other is better.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Multipliers:
         _, one, other = np.intersect1d(column[indptr[tails]], column[indptr[bounds]], return_indices=True)
         row, bound = tails[one], bounds[other]
         index = [torch.from_numpy(a).to(device) for a in (first[kept], table, row, bound, indptr[row], indptr[bound])]
-        sign = cls._sign(program, values, np.flatnonzero(whole[:-1] & np.isin(np.arange(rows), table)), entry_row, place)
+        sign = cls._sign(
+            program, values, np.flatnonzero(whole[:-1] & np.isin(np.arange(rows), table)), entry_row, place
+        )
         head, tail, rows_of, bound_of, *entry = index
         return cls(head, tail, sign[:, tail], rows_of, bound_of, (entry[0], entry[1]))
 
@@ -76,8 +78,7 @@ class Multipliers:
         """The sign of the slack of some rows of integers in the box of every item, where it has one."""
         device, entry = values.q.device, np.flatnonzero(np.isin(entry_row, chosen))
         at, own, integer = (
-            torch.from_numpy(a).to(device)
-            for a in (entry, entry_row[entry], place[program.A_indices.numpy()[entry]])
+            torch.from_numpy(a).to(device) for a in (entry, entry_row[entry], place[program.A_indices.numpy()[entry]])
         )
         lower, upper = -values.b[:, program.lower_rows.to(device)], values.b[:, program.upper_rows.to(device)]
         ends = values.A[:, at] * lower[:, integer], values.A[:, at] * upper[:, integer]
@@ -88,7 +89,9 @@ class Multipliers:
         listed[torch.from_numpy(chosen).to(device)] = True
         return torch.nn.functional.pad(sign * listed, (0, 1))
 
-    def enlarged(self, values: Values, item: Int[Tensor, "box"], z: Float[Tensor, "box row"]) -> Float[Tensor, "box row"]:
+    def enlarged(
+        self, values: Values, item: Int[Tensor, "box"], z: Float[Tensor, "box row"]
+    ) -> Float[Tensor, "box row"]:
         """Multipliers of solves of some items, moved; they satisfy the same equations."""
         if not len(self.head):
             return z

@@ -131,8 +131,8 @@ class Pool:
         self, oracle: str, status: Array, gap: Array, nodes: Array, rounds: int, relaxations: int
     ) -> Candidates:
         """The slots as an oracle returns them."""
-        told = (status.astype(np.int64), gap.astype(np.float64), nodes.astype(np.int64))
-        return self._slots.candidates(oracle, *map(self._tensor, told), rounds, relaxations)
+        told = self._tensor(status.astype(np.int64)), self._tensor(gap.astype(np.float64))
+        return self._slots.candidates(oracle, *told, self._tensor(nodes.astype(np.int64)), rounds, relaxations)
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.values.q.device)

@@ -61,6 +61,8 @@ class Search:
         self.explored = torch.zeros_like(good, dtype=torch.int64)
         # Items whose pool has been full before: their boxes have been bounded by all that is known.
         self.full = torch.zeros_like(good)
+        # Bounds of linear programs are exact nearby, and what looks best is; others are wrong now and then.
+        self.spare = int(program.quadratic or len(program.cones.blocks) > 0)
         self.rounds = self.relaxations = 0
         # Keys of points that were solved or wait for it, and the best bound among those that no solve could settle.
         self.seen = self.explored[:0]
@@ -76,7 +78,7 @@ class Search:
         self.lower, self.upper = low.to(kind), high.to(kind)
         items = (good & (low <= high).all(1)).nonzero()[:, 0]
         whole = Nodes(items, self.lower[items], self.upper[items], torch.full_like(self.unsettled[items], -torch.inf))
-        self.open, self.proposed, self.settled = self._fresh(self._propagated(whole)), whole[:0], whole[:0]
+        self.open, self.settled, self.proposed = whole[:0], whole[:0], self._fresh(self._propagated(whole))
 
     def run(self) -> Candidates:
         """Rounds until nothing is open, or a limit is met."""
@@ -112,13 +114,15 @@ class Search:
         """What to solve next: boxes and points of every item that is not finished."""
         filled = self.pool.threshold.isfinite() & ~self.full
         self.full = self.full | filled
-        late = filled[self.open.item]
-        self.open = self.open[~late] + self._bounded(self._hopeful(self.open[late]))
+        if len(self.open):
+            late = filled[self.open.item]
+            self.open = self.open[~late] + self._bounded(self._hopeful(self.open[late]))
         chosen = self._hopeful(self.proposed)
-        waiting = self._hopeful(self.settled)
-        busy = self._of(chosen)[waiting.item]
-        self.settled = waiting[busy]
-        chosen += self._divide_at_minimiser(self._tightened(waiting[~busy]))
+        if len(self.settled):
+            waiting = self._hopeful(self.settled)
+            busy = self._of(chosen)[waiting.item]
+            self.settled = waiting[busy]
+            chosen += self._divide_at_minimiser(self._tightened(waiting[~busy]))
         # A box that is divided at a point known already has nothing to solve: its item goes on to the next.
         items = self._of(self.open)
         for division in count():
@@ -136,6 +140,8 @@ class Search:
     def _take(self, items: Bool[Tensor, "batch"]) -> Nodes:
         """Remove the best boxes of some items from the tree; what cannot matter is dropped."""
         self.open = self._hopeful(self.open)
+        if not len(self.open):
+            return self.open
         eligible = items[self.open.item]
         if self.settings.node_limit is not None:
             # Points cost no node, nor do boxes that are divided without a solve.
@@ -159,6 +165,8 @@ class Search:
 
     def _divide_at_minimiser(self, nodes: Nodes) -> Nodes:
         """Where bounds are nearly exact, divide boxes at the points that they favour; those not known yet."""
+        if not len(nodes):
+            return nodes
         single = nodes.single
         points, nodes = nodes[single], nodes[~single]
         if not len(nodes):
@@ -181,6 +189,8 @@ class Search:
 
     def _propagated(self, nodes: Nodes) -> Nodes:
         """Boxes without what the rows exclude, and without those that this leaves empty."""
+        if not len(nodes):
+            return nodes
         lower, upper, alive = self.screen.tighten(nodes.item, nodes.lower, nodes.upper)
         return Nodes(nodes.item, lower, upper, nodes.bound)[alive]
 
@@ -201,6 +211,8 @@ class Search:
 
     def _keep(self, points: Nodes, solved: Solved) -> Nodes:
         """Take solved points into the pool; the neighbours of those that entered."""
+        if not len(points):
+            return points
         self.unbounded[points.item[solved.status == int(Status.NO_MINIMUM)]] = True
         failed = (solved.status == int(Status.FAILED)).nonzero()[:, 0]
         self.unsettled.scatter_reduce_(0, points.item[failed], points.bound[failed], "amin")
@@ -209,6 +221,8 @@ class Search:
 
     def _neighbours(self, points: Nodes, solved: Solved) -> Nodes:
         """The few points one step away that look best from here, by the slope of the bound."""
+        if not len(points):
+            return points
         item, point = points.item, points.lower
         integers, slope = point.shape[1], self.bounds.slopes(item, solved.weight)
         change = torch.cat(
@@ -222,8 +236,9 @@ class Search:
         least, move = change.topk(few, 1, largest=False)
         row, at = least.isfinite().nonzero(as_tuple=True)
         move = move[row, at]
-        step = torch.where(move < integers, -1, 1).to(point.dtype)
-        moved = point[row].scatter_add(1, (move % integers)[:, None], step[:, None])
+        column, step = (move % integers)[:, None], torch.where(move < integers, -1, 1)[:, None].to(point.dtype)
+        moved = point[row]
+        moved = moved.scatter(1, column, moved.gather(1, column) + step)
         return Nodes(item[row], moved, moved, torch.full_like(least[row, at], -torch.inf))
 
     def _divide(self, nodes: Nodes, solved: Solved) -> tuple[Nodes, Nodes]:
@@ -241,14 +256,16 @@ class Search:
         bounded = self._bounded(nodes[ok])
         hopeful = (bounded.bound < self._target[bounded.item]).nonzero()[:, 0]
         nodes, solved = bounded[hopeful], solved[ok[hopeful]]
-        x = solved.primal[:, self.integers].clamp(nodes.lower, nodes.upper)
+        x = solved.primal[:, self.integers]
+        x = torch.clamp(x, nodes.lower.to(x.dtype), nodes.upper.to(x.dtype))
         point = x.round().to(nodes.lower.dtype)
         away = (x - point).abs()
         at = Nodes(nodes.item, point, point, nodes.bound)
         integral = (away <= INTEGRAL).all(1)
         fractional, integral = (~integral).nonzero()[:, 0], integral.nonzero()[:, 0]
-        column = away[fractional].argmax(1)
-        children += halve(nodes[fractional], column, x[fractional, column])
+        if len(fractional):
+            column = away[fractional].argmax(1)
+            children += halve(nodes[fractional], column, x[fractional, column])
         self.settled += nodes[integral]
         return children, proposals + at[fractional] + self._adopted(at[integral], solved[integral])
 
@@ -264,6 +281,8 @@ class Search:
 
     def _bounded(self, nodes: Nodes) -> Nodes:
         """Boxes with the best bound that is known by now."""
+        if not len(nodes):
+            return nodes
         bound = self.bounds.of(nodes.item, nodes.lower, nodes.upper)
         return Nodes(nodes.item, nodes.lower, nodes.upper, torch.maximum(nodes.bound, bound))
 
@@ -277,7 +296,7 @@ class Search:
 
     def _fresh(self, nodes: Nodes) -> Nodes:
         """Boxes without those that are a single point known or seen to be infeasible; what passes counts as known."""
-        single = nodes.single.nonzero()[:, 0]
+        single = nodes.single.nonzero()[:, 0] if len(nodes) else nodes.item
         if not len(single):
             return nodes
         points = nodes[single]
@@ -293,13 +312,13 @@ class Search:
         return self.screen.passes(points.item, points.lower) & ~torch.isin(self._keys(points), self.seen)
 
     def _promising(self, points: Nodes) -> Nodes:
-        """The points worth a solve in the next round: as many as the pool has empty slots, and one more."""
+        """The points worth a solve in the next round: as many as the pool has empty slots, and a spare one."""
         if not len(points):
             return points
         useful = ~self._trusted & (self._searching | (self.pool.found < self.pool.count))
         points = self._hopeful(self._bounded(points[useful[points.item]]))
         points = points[self._unseen(points)]
-        wanted = self.pool.count - self.pool.found + 1
+        wanted = (self.pool.count - self.pool.found + self.spare).clamp(min=1)
         return self._fresh(points[points.rank(points.bound) < wanted[points.item]])
 
     def _finish(self) -> Candidates:
@@ -318,5 +337,7 @@ class Search:
             (~self.pool.good, Status.FAILED),
         ):
             status = torch.where(case, int(said), status)
-        gap = torch.where(status == int(Status.INACCURATE), gap, torch.where(status == int(Status.OPTIMAL), 0.0, torch.inf))
+        gap = torch.where(
+            status == int(Status.INACCURATE), gap, torch.where(status == int(Status.OPTIMAL), 0.0, torch.inf)
+        )
         return self.pool.candidates(self.settings.name, status, gap, self.explored, self.rounds, self.relaxations)
