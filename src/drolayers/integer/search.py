@@ -151,7 +151,9 @@ class Search:
         if not len(nodes):
             return nodes
         share = (self.settings.fill // items.sum().clamp(min=1)).clamp(min=1)
-        width = torch.where(self._trusted, torch.maximum(share, self.pool.count - self.pool.found), share)[nodes.item]
+        # Where an integral relaxation has given a point away, another is looked at beside those that are missing.
+        missing = self.pool.count - self.pool.found + (self.spare * (self.pool.found > 0))
+        width = torch.where(self._trusted, torch.maximum(share, missing), share)[nodes.item]
         # Bounds that were left to wait are made up for where they decide what comes next.
         size = nodes.size
         front = ((nodes.rank(nodes.bound, size) < 4 * width) & ~self.full[nodes.item]).nonzero()[:, 0]
