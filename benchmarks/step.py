@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2, help="items that the peer is given")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a call of SCIP")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=BATCH, help="items of a step; the peer is scaled up to 100")
     parser.add_argument("--engines", nargs="+", help="of the layer; ours first")
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--plot", type=Path, help="picture to draw of the files given with --files")
@@ -107,7 +108,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     usual = ["auto"] if arguments.device == "cpu" else ["batched", "moreau"]
     engines: list[str] = arguments.engines or usual
-    print("Seconds for a batch of 100, T = 3, S = 4, smoothed gradients.\n")
+    print(f"Seconds for a batch of {arguments.batch}, T = 3, S = 4, smoothed gradients.\n")
     print(f"assets bounds  {'':18s} " + " ".join(f"{name:>10s}" for name in STAGES) + f" {'all':>10s}")
     found: dict[str, list[StepTime]] = {}
     rows: list[dict[str, Any]] = []
@@ -116,7 +117,7 @@ def main() -> None:
             own = None
             for engine in engines:
                 try:
-                    step = Step(assets, group, device=arguments.device, engine=engine)
+                    step = Step(assets, group, batch=arguments.batch, device=arguments.device, engine=engine)
                     measured = step.measure(arguments.steps)
                 except Exception as error:  # a peer that is missing or fails is a line of the table
                     print(f"{assets:6d} {assets // group:6d}  {engine}: {str(error).splitlines()[0]}")

@@ -191,7 +191,8 @@ def test_points_that_cannot_be_solved_leave_a_gap() -> None:
     hidden = one < zero - 1e-6
     assert hidden.any()
     assert bool((found.status[hidden] == int(Status.INACCURATE)).all())
-    assert bool((zero[hidden] - one[hidden] <= found.gap[hidden] + 1e-8).all())
+    # An integral relaxation may have settled such a point: the gap is that of the point found.
+    assert bool((found.objective[hidden, 0] - one[hidden] <= found.gap[hidden] + 1e-8).all())
 
 
 def test_a_decision_that_runs_away_has_no_minimum() -> None:

@@ -7,43 +7,62 @@ and dual z, of which the rows that bound integer columns are dropped, weak duali
 
 The coefficients of continuous columns vanish at a dual solution; what the solver leaves of them is charged to the
 constant with a multiple of x̄. What remains is ``constant + qᵀp + Σ_C (share_C + weight_Cᵀp)``, a sum over components;
-over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve.
+over a box its minimum is the Lagrangian bound corrected by reduced costs, and it costs no solve. Of the multipliers of
+a solution, those are used that say most about integers (``multipliers.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.conic.residuals import products, row_index
 from drolayers.integer.components import Components
-from drolayers.status import usable
+from drolayers.integer.multipliers import Multipliers
+from drolayers.status import Status, usable
 
-Array = np.ndarray
+ADOPTED = 1e-9
+"""Residual up to which an integral relaxation is its point's solution: that of a solve."""
 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """What became of a set of boxes; rows that are not ``ok`` hold zeros."""
+    """What became of a set of boxes, as tensors or as arrays; rows that are not ``ok`` hold zeros."""
 
-    status: Array
-    objective: Array
-    mass: Array
-    primal: Array
-    dual: Array
-    share: Array
-    weight: Array
+    status: Any
+    objective: Any
+    mass: Any
+    primal: Any
+    dual: Any
+    share: Any
+    weight: Any
 
-    def __getitem__(self, chosen: Array) -> Solved:
-        return Solved(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+    def __getitem__(self, chosen: Any) -> Solved:
+        if isinstance(chosen, Tensor) and chosen.dtype == torch.bool:
+            chosen = chosen.nonzero()[:, 0]
+        return self.each(lambda part: part[chosen])
+
+    def each(self, change: Callable[[Any], Any]) -> Solved:
+        """The same with all parts changed alike."""
+        return Solved(*(change(getattr(self, f.name)) for f in fields(self)))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Solved]) -> Solved:
+        """Those of several calls as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
     @property
-    def ok(self) -> Array:
+    def ok(self) -> Any:
         """Which boxes have a solution."""
         return usable(self.status)
 
@@ -71,11 +90,18 @@ class Boxes:
             object.__setattr__(self, "components", Components.of(self.program))
         object.__setattr__(self, "values", self.values.detach())
 
+    @cached_property
+    def _multipliers(self) -> Multipliers:
+        """Those that may be moved."""
+        return Multipliers.of(self.program, self.values)
+
     @property
     def chunk(self) -> int:
         """Boxes in one call: an interior-point method holds some two hundred numbers a row (measured)."""
         per_item = 8.0 * (200 * (self.program.rows + self.program.columns) + 20 * self.program.nonzeros)
-        return 1 << max(0, min(9, int(np.log2(max(1.0, self.memory / per_item)))))
+        # A GPU is as fast with twice as many; with more, recordings of calls of all sizes take too much of it.
+        memory, most = (self.memory, 9) if self.values.q.device.type == "cpu" else (4 * self.memory, 10)
+        return 1 << max(0, min(most, int(np.log2(max(1.0, memory / per_item)))))
 
     def chunks(self, size: int) -> Iterator[slice]:
         """Cut a number of boxes into calls, so that little is lost by padding."""
@@ -87,29 +113,47 @@ class Boxes:
             yield slice(at, at + step)
             at += step
 
-    def solve(self, item: Array, lower: Array, upper: Array) -> Solved:
-        """Solve one box a row."""
-        parts = [self._solve(item[cut], lower[cut], upper[cut]) for cut in self.chunks(item.size)]
-        if not parts:
-            parts = [self._solve(item, lower, upper)]
-        return Solved(*(np.concatenate([getattr(p, name) for p in parts]) for name in Solved.__dataclass_fields__))
+    def solve(self, item: Any, lower: Any, upper: Any) -> Solved:
+        """Solve one box a row; the answer to arrays is arrays."""
+        if isinstance(item, np.ndarray):
+            device = self.values.q.device
+            given = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (item, lower, upper))
+            return self.solve(*given).each(lambda part: part.cpu().numpy())
+        return Solved.cat([self._solve(item[c], lower[c], upper[c]) for c in [*self.chunks(len(item))] or [slice(0)]])
+
+    def adopt(self, item: Int[Tensor, "box"], point: Int[Tensor, "box integer"], solved: Solved) -> Solved:
+        """The points to which integral relaxations belong, with the same multipliers; FAILED if that is not accurate.
+
+        A relaxation whose integers are whole solves its point as well: only the bounds of integers differ, and those
+        that hold a multiplier are where the point is. What rounding changes is measured.
+        """
+        return Solved.cat([self._adopt(item[c], point[c], solved[c]) for c in [*self.chunks(len(item))] or [slice(0)]])
 
     @torch.no_grad()
-    def _solve(self, item: Array, lower: Array, upper: Array) -> Solved:
+    def _adopt(self, item: Tensor, point: Tensor, solved: Solved) -> Solved:
+        """One call of the engine."""
+        values = self.program.within(self.values[item], point, point)
+        x = solved.primal.index_copy(1, self.program.integers.to(item.device), point.to(solved.primal.dtype))
+        found = replace(self.engine, rescue=None).adopt(self.program, values, x, solved.dual)
+        sure = found.ok & (found.residual <= ADOPTED)
+        status = torch.where(sure, found.status, int(Status.FAILED))
+        return replace(solved, status=status, objective=found.objective, mass=(values.q * x).abs().sum(1), primal=x)
+
+    @torch.no_grad()
+    def _solve(self, item: Tensor, lower: Tensor, upper: Tensor) -> Solved:
         """One call of the engine, padded to one of a few sizes where a new size costs a new solver."""
-        size = padded(item.size) if self.engine.solver.capabilities.fixed_sizes else item.size
-        fill = np.minimum(np.arange(size), item.size - 1)
-        index = torch.from_numpy(item[fill])
-        low, high = (torch.from_numpy(end[fill].astype(np.float64)) for end in (lower, upper))
-        values = self.program.within(self.values[index.to(self.values.q.device)], low, high)
+        size, given = len(item), (item, lower, upper)
+        if self.engine.solver.capabilities.fixed_sizes and padded(size) != size:
+            fill = torch.arange(padded(size), device=item.device).clamp(max=size - 1)
+            given = (item[fill], lower[fill], upper[fill])
+        values = self.program.within(self.values[given[0]], *given[1:])
         solution = self.engine.solve_values(self.program, values)
         ok = solution.ok[:, None]
         x, z = (torch.where(ok, t, torch.zeros_like(t)) for t in (solution.primal, solution.dual))
-        share, weight = self._affine_bound(values, x, z)
+        share, weight = self._affine_bound(values, x, self._multipliers.enlarged(values, given[0], z))
         mass = (values.q * x).abs().sum(1)
         objective = torch.where(ok[:, 0], solution.objective, torch.zeros_like(solution.objective))
-        parts = (solution.status, objective, mass, x, z, share, weight)
-        return Solved(*(part[: item.size].cpu().numpy() for part in parts))
+        return Solved(solution.status, objective, mass, x, z, share, weight)[:size]
 
     def _affine_bound(self, values: Values, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Share and weight of every component, by the formula at the top of this file."""

@@ -30,7 +30,6 @@ class Components:
         entry: the stored entries of A that stand in integer columns and in rows of a component.
         entry_pair: the pair (component, integer column) of each of them.
         pair: component and integer (its position in ``program.integers``) of each pair, sorted by component.
-        start: where each component's pairs begin.
         pairs_of: the pairs of each integer, padded with the number of pairs.
     """
 
@@ -40,7 +39,6 @@ class Components:
     entry: Array
     entry_pair: Array
     pair: tuple[Array, Array]
-    start: Array
     pairs_of: Array
 
     @classmethod
@@ -84,7 +82,6 @@ class Components:
             entry=entry,
             entry_pair=inverse[: entry.size],
             pair=(component, integer),
-            start=np.searchsorted(component, np.arange(kept.size)),
             pairs_of=_inverse(integer, integers),
         )
 
@@ -103,7 +100,6 @@ class Components:
             entry=self.entry[kept_entry],
             entry_pair=pairs[self.entry_pair][kept_entry],
             pair=(component, integer),
-            start=np.searchsorted(component, np.arange(self.count - known.size - 1)),
             pairs_of=_inverse(integer, self.pairs_of.shape[0]),
         )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.feasibility import Screen
 from drolayers.integer.oracle import Candidates
-from drolayers.integer.pool import Pool
+from drolayers.integer.pool import Slots
 from drolayers.status import Status
 
 
@@ -32,31 +33,31 @@ class Enumeration:
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
-        pool, box = Pool(program, values, count), all_points(program, self.limit)
-        usable = np.flatnonzero(pool.good)
+        pool, box = Slots(program, values, count), torch.from_numpy(all_points(program, self.limit))
+        usable, box = pool.good.nonzero()[:, 0], box.to(pool.good.device)
         screen, boxes = Screen.of(program, pool.values), Boxes(self.engine, program, pool.values, self.memory)
-        failed, unbounded = np.zeros((2, len(values)), dtype=bool)
+        failed, unbounded = torch.zeros_like(pool.good), torch.zeros_like(pool.good)
         rounds = relaxations = 0
         # Points are combined with items piece by piece, so that neither product is ever held at once.
-        per_piece = max(1, 16 * boxes.chunk // max(1, usable.size))
+        per_piece = max(1, 16 * boxes.chunk // max(1, len(usable)))
         for at in range(0, box.shape[0], per_piece):
             piece = box[at : at + per_piece]
-            item, points = usable.repeat(piece.shape[0]), np.tile(piece, (usable.size, 1))
+            item, points = usable.repeat_interleave(len(piece)), piece.repeat(len(usable), 1)
             kept = screen.passes(item, points)
             item, points = item[kept], points[kept]
-            for cut in boxes.chunks(item.size):
+            for cut in boxes.chunks(len(item)):
                 solved = boxes.solve(item[cut], points[cut], points[cut])
                 failed[item[cut][solved.status == int(Status.FAILED)]] = True
                 unbounded[item[cut][solved.status == int(Status.NO_MINIMUM)]] = True
                 pool.offer(item[cut], points[cut], solved)
-                rounds, relaxations = rounds + 1, relaxations + item[cut].size
+                rounds, relaxations = rounds + 1, relaxations + len(solved.status)
         found = pool.found > 0
-        status = np.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
-        status = np.where(failed, np.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
-        status = np.where(unbounded, int(Status.NO_MINIMUM), status)
-        status = np.where(pool.good, status, int(Status.FAILED))
-        gap = np.where(status == int(Status.OPTIMAL), 0.0, np.inf)
-        nodes = np.where(pool.good, box.shape[0], 0)
+        status = torch.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
+        status = torch.where(failed, torch.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
+        status = torch.where(unbounded, int(Status.NO_MINIMUM), status)
+        status = torch.where(pool.good, status, int(Status.FAILED))
+        gap = torch.where(status == int(Status.OPTIMAL), 0.0, torch.inf).double()
+        nodes = torch.where(pool.good, len(box), 0)
         return pool.candidates(self.name, status, gap, nodes, rounds, relaxations)
 
 

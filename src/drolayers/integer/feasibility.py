@@ -15,20 +15,23 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items
-from drolayers.integer.propagation import implied
+from drolayers.integer.propagation import WHOLE
 from drolayers.status import Status, usable
 
 Array = np.ndarray
 
 TOLERANCE = 1e-7
 """Violation up to which a row holds, relative to the size of its terms; that of the engine's own classification."""
+
+_WORK = 4_000_000
+"""Numbers in the largest temporary tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +45,14 @@ class Screen:
 
     complete: bool
     common: bool
-    _columns: Array
-    _lower: Array
-    _upper: Array
-    _matrix: Array
-    _least: Array
-    _most: Array
-    _scale: Array
-    _cones: tuple[tuple[Array, Array], ...]
-    _consistent: Array
+    _lower: Float[Tensor, "batch integer"]
+    _upper: Float[Tensor, "batch integer"]
+    _matrix: Float[Tensor, "once_or_batch row integer"]
+    _least: Float[Tensor, "batch row"]
+    _most: Float[Tensor, "batch row"]
+    _scale: Float[Tensor, "batch row"]
+    _cones: tuple[tuple[Tensor, Tensor], ...]
+    _consistent: Bool[Tensor, "batch"]
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> Screen:
@@ -99,62 +101,100 @@ class Screen:
         scale = 1.0 + np.abs(rhs)
         # Each cone with the rows of its matrix and of its right-hand side.
         heads = [np.flatnonzero(cone_rows & (block == k)) for k in np.unique(block[cone_rows])]
-        parts = tuple((matrix[:, position[h]], b[:, h]) for h in heads)
+
+        def tensor(array: Array) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(values.b.device)
+
+        parts = tuple((tensor(matrix[:, position[h]]), tensor(b[:, h])) for h in heads)
         empty = (low > high + TOLERANCE * (1.0 + np.abs(high))).any(1)
         return cls(
             complete=not open_rows.any(),
             common=not mixed.any(),
-            _columns=program.integers.numpy(),
-            _lower=-b[:, program.lower_rows.numpy()],
-            _upper=b[:, program.upper_rows.numpy()],
-            _matrix=matrix[:, position[index]],
-            _least=lower,
-            _most=upper,
-            _scale=scale,
+            _lower=tensor(-b[:, program.lower_rows.numpy()]),
+            _upper=tensor(b[:, program.upper_rows.numpy()]),
+            _matrix=tensor(matrix[:, position[index]]),
+            _least=tensor(lower),
+            _most=tensor(upper),
+            _scale=tensor(scale),
             _cones=parts,
-            _consistent=~np.broadcast_to(empty, b.shape[:1]),
+            _consistent=tensor(~np.broadcast_to(empty, b.shape[:1])),
         )
 
-    def passes(self, item: Array, points: Array) -> Array:
+    def passes(self, item: Int[Tensor, "point"], points: Tensor) -> Bool[Tensor, "point"]:
         """Which points (one a row) of which items no arithmetic excludes."""
-        inside = ((points >= self._lower[item]) & (points <= self._upper[item])).all(1)
-        inside &= (points == np.round(points)).all(1) & self._consistent[item]
-        activity = self._apply(self._matrix, item, points)
-        slack = TOLERANCE * (self._scale[item] + np.abs(activity))
-        inside &= ((activity <= self._most[item] + slack) & (activity >= self._least[item] - slack)).all(1)
+        inside = ((points >= self._lower[item]) & (points <= self._upper[item])).all(1) & self._consistent[item]
+        points = points.to(self._lower.dtype)
+        inside &= (points == points.round()).all(1)
+        if self._least.shape[1]:
+            activity = self._apply(self._matrix, item, points)
+            slack = TOLERANCE * (self._scale[item] + activity.abs())
+            inside &= ((activity <= self._most[item] + slack) & (activity >= self._least[item] - slack)).all(1)
         for matrix, rhs in self._cones:
             s = rhs[item] - self._apply(matrix, item, points)
-            slack = TOLERANCE * (1.0 + np.abs(s[:, 0]))
-            inside &= np.linalg.norm(s[:, 1:], axis=1) <= s[:, 0] + slack
+            inside &= s[:, 1:].norm(dim=1) <= s[:, 0] + TOLERANCE * (1.0 + s[:, 0].abs())
         return inside
 
-    def tighten(self, item: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
-        """Boxes without the values that rows exclude, and which may hold a point; no point that passes is lost."""
-        rows = self._cutting
-        if not rows.size:
+    def tighten(
+        self, item: Int[Tensor, "box"], lower: Tensor, upper: Tensor, passes: int = 4
+    ) -> tuple[Tensor, Tensor, Bool[Tensor, "box"]]:
+        """Boxes without the values that rows exclude, and which may hold a point; no point that passes is lost.
+
+        Of ``least ≤ Mx ≤ most`` over a box, the smallest activity of all columns but one bounds that one; so does the
+        largest (``propagation.py`` says the same of columns that are not integral, or have no bounds, on the host).
+        """
+        rows, row, column = self._cutting
+        if not len(rows) or not len(item):
             return lower, upper, self._consistent[item]
-        matrix, at = self._matrix[:, rows], (item[:, None], rows)
-        furthest = np.maximum(np.abs(lower.astype(np.float64)), np.abs(upper.astype(np.float64)))
-        slack = TOLERANCE * (self._scale[at] + self._apply(np.abs(matrix), item, furthest))
-        ends = (self._least[at] - slack, self._most[at] + slack, lower, upper)
-        low, high, alive = implied(matrix, item, *ends, np.ones(lower.shape[1], dtype=bool))
-        return low.astype(lower.dtype), high.astype(upper.dtype), alive & self._consistent[item]
+        step = max(1, _WORK // len(row))
+        if len(item) > step:
+            cuts = [slice(k, k + step) for k in range(0, len(item), step)]
+            parts = zip(*(self.tighten(item[c], lower[c], upper[c], passes) for c in cuts), strict=True)
+            low, high, alive = map(torch.cat, parts)
+            return low, high, alive
+        matrix, at, kind = self._matrix[:, rows], (item[:, None], rows), lower.dtype
+        low, high = lower.to(matrix.dtype), upper.to(matrix.dtype)
+        slack = TOLERANCE * (self._scale[at] + self._apply(matrix.abs(), item, torch.maximum(low.abs(), high.abs())))
+        least, most, entry = self._least[at] - slack, self._most[at] + slack, matrix[:, row, column]
+        entry = entry if len(entry) == 1 else entry[item]
+        none, alive = low.new_zeros(len(item), len(rows)), self._consistent[item]
+        for _ in range(passes):
+            ends = entry * low[:, column], entry * high[:, column]
+            small, large = torch.minimum(*ends), torch.maximum(*ends)
+            # The others' least activity leaves this much for a column's own term, and their largest asks this much.
+            room = (most - none.index_add(1, row, small))[:, row] + small
+            need = (least - none.index_add(1, row, large))[:, row] + large
+            up, nothing = entry > 0, entry == 0
+            top = (torch.where(up, room, need) / entry).masked_fill(nothing, torch.inf)
+            bottom = (torch.where(up, need, room) / entry).masked_fill(nothing, -torch.inf)
+            top, bottom = (
+                torch.floor(top + WHOLE * (1.0 + top.abs())),
+                torch.ceil(bottom - WHOLE * (1.0 + bottom.abs())),
+            )
+            new_high = high.scatter_reduce(1, column.expand_as(top), top, "amin")
+            new_low = low.scatter_reduce(1, column.expand_as(bottom), bottom, "amax")
+            moved = bool(((new_low > low) | (new_high < high)).any())
+            dead = (new_low > new_high).any(1)
+            alive &= ~dead
+            low, high = torch.where(dead[:, None], low, new_low), torch.where(dead[:, None], high, new_high)
+            if not moved:
+                break
+        return low.to(kind), high.to(kind), alive
 
     @cached_property
-    def _cutting(self) -> Array:
-        """The rows that some point within the bounds violates: the others narrow no box."""
-        every = np.arange(self._lower.shape[0])
-        plus, minus = np.maximum(self._matrix, 0.0), np.minimum(self._matrix, 0.0)
+    def _cutting(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows that some point within the bounds violates, and where they have entries: others narrow no box."""
+        every = torch.arange(len(self._lower), device=self._lower.device)
+        plus, minus = self._matrix.clamp(min=0.0), self._matrix.clamp(max=0.0)
         large = self._apply(plus, every, self._upper) + self._apply(minus, every, self._lower)
         small = self._apply(plus, every, self._lower) + self._apply(minus, every, self._upper)
-        return np.flatnonzero(((large > self._most) | (small < self._least)).any(0))
+        rows = ((large > self._most) | (small < self._least)).any(0).nonzero()[:, 0]
+        row, column = (self._matrix[:, rows] != 0).any(0).nonzero(as_tuple=True)
+        return rows, row, column
 
     @staticmethod
-    def _apply(matrix: Array, item: Array, points: Array) -> Array:
+    def _apply(matrix: Tensor, item: Tensor, points: Tensor) -> Float[Tensor, "point row"]:
         """Matrix times point, for one matrix or one an item."""
-        if matrix.shape[0] == 1:
-            return points @ matrix[0].T
-        return np.einsum("pri,pi->pr", matrix[item], points)
+        return points @ matrix[0].T if len(matrix) == 1 else torch.einsum("pri,pi->pr", matrix[item], points)
 
 
 def feasible_points(
@@ -176,28 +216,29 @@ def feasible_points(
         raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
     count = points.shape[1]
     values, good = usable_items(values)
-    finite = good.cpu().numpy()
-    flat = points.detach().cpu().double().reshape(batch * count, -1).numpy()
-    item = np.arange(batch).repeat(count)
+    flat = points.detach().to(values.q).reshape(batch * count, -1)
+    item = torch.arange(batch, device=flat.device).repeat_interleave(count)
     screen = Screen.of(program, values)
-    answer = np.zeros(item.size, dtype=bool)
-    answer[finite[item]] = screen.passes(item[finite[item]], flat[finite[item]])
+    answer = screen.passes(item, flat) & good[item]
     if not screen.complete:
-        undecided = np.flatnonzero(answer)
+        undecided = answer.nonzero()[:, 0]
         # Where the point does not matter, one solve speaks for all points of an item.
-        key = item[undecided] if screen.common else np.arange(undecided.size)
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        key = item[undecided] if screen.common else torch.arange(len(undecided), device=item.device)
+        known, inverse = key.unique(return_inverse=True)
+        first = torch.full_like(known, len(key)).scatter_reduce(
+            0, inverse, torch.arange(len(key), device=item.device), "amin"
+        )
         asked = undecided[first]
         answer[undecided] = admits(Boxes(engine, program, values), item[asked], flat[asked])[inverse]
-    return torch.from_numpy(answer.reshape(batch, count)).to(points.device)
+    return answer.reshape(batch, count).to(points.device)
 
 
-def admits(boxes: Boxes, item: Array, points: Array) -> Array:
+def admits(boxes: Boxes, item: Int[Tensor, "point"], points: Float[Tensor, "point integer"]) -> Bool[Tensor, "point"]:
     """Decide points by solves: first with the objective, then, where that broke down, without."""
     status = boxes.solve(item, points, points).status
     feasible = usable(status) | (status == int(Status.NO_MINIMUM))
-    failed = np.flatnonzero(status == int(Status.FAILED))
-    if failed.size:
+    failed = (status == int(Status.FAILED)).nonzero()[:, 0]
+    if len(failed):
         plain = replace(boxes.values, P=torch.zeros_like(boxes.values.P), q=torch.zeros_like(boxes.values.q))
         again = replace(boxes, values=plain).solve(item[failed], points[failed], points[failed])
         feasible[failed] = again.ok

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
 from drolayers.errors import ModelError
 from drolayers.integer.boxes import Solved
 from drolayers.integer.oracle import Candidates, check_box, usable_items
+from drolayers.integer.tree import lexsort, ranks
 from drolayers.status import Status, usable
 
 Array = np.ndarray
@@ -19,8 +23,8 @@ TIE = 1e-8
 """Objectives that differ by less than this, relative to their terms, are equal: the accuracy of a conic solve."""
 
 
-class Pool:
-    """The ``count`` best points of every item, best first, with their solutions.
+class Slots:
+    """The ``count`` best points of every item, best first, with their solutions; tensors on the programs' device.
 
     It is what every oracle of ours begins with and ends in: ``values`` are programs without NaN, ``good`` says which of
     them are the caller's own.
@@ -31,73 +35,65 @@ class Pool:
             raise ModelError(f"At least one candidate must be asked for, not {count}.")
         check_box(program)
         self.start, self.count, batch = time.perf_counter(), int(count), len(values)
-        self.values, good = usable_items(values)
-        self.good = good.cpu().numpy()
-        lower = program.integer_bounds[0].numpy()
-        self.value = np.full((batch, count), np.inf)
-        self.mass = np.zeros((batch, count))
-        self.status = np.zeros((batch, count), dtype=np.int64)
-        self.point = np.broadcast_to(lower, (batch, count, lower.size)).astype(np.int64)
-        self.primal = np.zeros((batch, count, program.columns))
-        self.dual = np.zeros((batch, count, program.rows))
+        self.values, self.good = usable_items(values)
+        zeros = self.values.q.new_zeros
+        lower = program.integer_bounds[0].to(zeros(0).device, torch.int64)
+        self.value = zeros(batch, count).fill_(torch.inf)
+        self.mass = zeros(batch, count)
+        self.status = torch.zeros_like(self.mass, dtype=torch.int64)
+        self.point = lower.expand(batch, count, -1).clone()
+        self.primal, self.dual = zeros(batch, count, program.columns), zeros(batch, count, program.rows)
 
     @property
-    def found(self) -> Array:
+    def found(self) -> Int[Tensor, "batch"]:
         """How many points each item has."""
-        return np.isfinite(self.value).sum(1)
+        return self.value.isfinite().sum(1)
 
     @property
-    def threshold(self) -> Array:
+    def threshold(self) -> Float[Tensor, "batch"]:
         """The value that a new point has to beat; +inf while there are empty slots."""
         return self.value[:, -1]
 
     @property
-    def slack(self) -> Array:
+    def slack(self) -> Float[Tensor, "batch"]:
         """How close to the threshold a bound counts as equal to it."""
-        full = np.isfinite(self.threshold)
-        return np.where(full, TIE * (np.abs(np.where(full, self.threshold, 0.0)) + self.mass[:, -1]), 0.0)
+        full = self.threshold.isfinite()
+        return torch.where(full, TIE * (self.threshold.abs() + self.mass[:, -1]), 0.0)
 
-    def offer(self, item: Array, point: Array, solved: Solved) -> Array:
+    def offer(self, item: Int[Tensor, "point"], point: Tensor, solved: Solved) -> Bool[Tensor, "point"]:
         """Take in solved points, distinct from those that are here; which of them entered."""
-        hopeful = np.flatnonzero(solved.ok & (solved.objective <= self.threshold[item] + self.slack[item]))
-        touched = np.unique(item[hopeful])
-        slot, column = np.nonzero(np.isfinite(self.value[touched]))
-        old = (touched[slot], column)
+        entered = torch.zeros_like(item, dtype=torch.bool)
+        hopeful = (solved.ok & (solved.objective <= (self.threshold + self.slack)[item])).nonzero()[:, 0]
+        touched = torch.zeros_like(self.good).index_fill(0, item[hopeful], True)
+        old = (touched[:, None] & self.value.isfinite()).nonzero(as_tuple=True)
         kept = (self.value, self.mass, self.status, self.point, self.primal, self.dual)
         new = (solved.objective, solved.mass, solved.status, point, solved.primal, solved.dual)
-        merged = [np.concatenate([k[old], n[hopeful]]) for k, n in zip(kept, new, strict=True)]
-        owner = np.concatenate([old[0], item[hopeful]])
+        merged = [torch.cat([k[old], n[hopeful].to(k.dtype)]) for k, n in zip(kept, new, strict=True)]
+        owner = torch.cat([old[0], item[hopeful]])
         order, rank = ranking(owner, merged[0], merged[1], merged[3])
-        best = rank < self.count
+        best = (rank < self.count).nonzero()[:, 0]
         order, rank = order[best], rank[best]
         for k, m in zip(kept, merged, strict=True):
             k[owner[order], rank] = m[order]
-        entered = np.zeros(item.size, dtype=bool)
-        entered[hopeful[order[order >= slot.size] - slot.size]] = True
-        return entered
+        fresh = order[order >= len(old[0])] - len(old[0])
+        return entered.index_fill(0, hopeful[fresh], True)
 
     def candidates(
-        self, oracle: str, status: Array, gap: Array, nodes: Array, rounds: int, relaxations: int
+        self, oracle: str, status: Tensor, gap: Tensor, nodes: Tensor, rounds: int, relaxations: int
     ) -> Candidates:
-        """The pool as an oracle returns it."""
-        valid = np.isfinite(self.value) & usable(status)[:, None]
+        """The slots as an oracle returns them."""
+        valid = self.value.isfinite() & usable(status)[:, None]
         rough = (status == int(Status.OPTIMAL)) & ((self.status > 0) & valid).any(1)
-        status = np.where(rough, int(Status.INACCURATE), status)
         masked = valid[:, :, None]
-        device = self.values.q.device
-
-        def tensor(array: Array) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
         return Candidates(
-            points=tensor(self.point.astype(np.float64)),
-            objective=tensor(np.where(valid, self.value, np.inf)),
-            valid=tensor(valid),
-            status=tensor(status.astype(np.int64)),
-            gap=tensor(gap.astype(np.float64)),
-            nodes=tensor(nodes.astype(np.int64)),
-            primal=tensor(np.where(masked, self.primal, 0.0)),
-            dual=tensor(np.where(masked, self.dual, 0.0)),
+            points=self.point.to(torch.float64),
+            objective=torch.where(valid, self.value, torch.inf),
+            valid=valid,
+            status=torch.where(rough, int(Status.INACCURATE), status),
+            gap=gap,
+            nodes=nodes,
+            primal=torch.where(masked, self.primal, 0.0),
+            dual=torch.where(masked, self.dual, 0.0),
             rounds=rounds,
             relaxations=relaxations,
             time=time.perf_counter() - self.start,
@@ -105,17 +101,55 @@ class Pool:
         )
 
 
-def ranking(item: Array, value: Array, mass: Array, point: Array) -> tuple[Array, Array]:
+class Pool:
+    """Slots for oracles that work on the host, in numpy."""
+
+    def __init__(self, program: ConeProgram, values: Values, count: int) -> None:
+        self._slots = Slots(program, values, count)
+        self.values = self._slots.values
+
+    @cached_property
+    def good(self) -> Array:
+        """Which programs are the caller's own."""
+        return _array(self._slots.good)
+
+    @property
+    def found(self) -> Array:
+        """How many points each item has."""
+        return _array(self._slots.found)
+
+    @property
+    def threshold(self) -> Array:
+        """The value that a new point has to beat; +inf while there are empty slots."""
+        return _array(self._slots.threshold)
+
+    def offer(self, item: Array, point: Array, solved: Solved) -> Array:
+        """Take in solved points, distinct from those that are here; which of them entered."""
+        return _array(self._slots.offer(self._tensor(item), self._tensor(point), solved.each(self._tensor)))
+
+    def candidates(
+        self, oracle: str, status: Array, gap: Array, nodes: Array, rounds: int, relaxations: int
+    ) -> Candidates:
+        """The slots as an oracle returns them."""
+        told = self._tensor(status.astype(np.int64)), self._tensor(gap.astype(np.float64))
+        return self._slots.candidates(oracle, *told, self._tensor(nodes.astype(np.int64)), rounds, relaxations)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.values.q.device)
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.cpu().numpy()
+
+
+def ranking(item: Tensor, value: Tensor, mass: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
     """An order by item, objective and, among objectives that are equal but for rounding, point; and ranks in items."""
-    order = np.lexsort((value, item))
+    order = lexsort(item, value)
     sorted_item, sorted_value = item[order], value[order]
-    slack = TIE * (np.abs(value) + mass)[order]
-    step = np.ones(order.size, dtype=bool)
-    step[1:] = (np.diff(sorted_item) != 0) | (np.diff(sorted_value) > slack[1:])
-    level = np.empty(order.size, dtype=np.int64)
-    level[order] = np.cumsum(step)
-    # Levels grow with items, so they are the first key.
-    order = np.lexsort((*point.T[::-1], level))
-    ordered = item[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    return order, np.arange(order.size) - first
+    slack = TIE * (value.abs() + mass)[order]
+    step = (sorted_item.diff() != 0) | (sorted_value.diff() > slack[1:])
+    level = torch.zeros_like(order).index_copy(0, order[1:], step.cumsum(0))
+    if not bool(step.all()):
+        # Levels grow with items, so they are the first key; rows that are unique come in lexicographic order.
+        order = lexsort(level, torch.unique(point, dim=0, return_inverse=True)[1])
+    return order, ranks(item, order)[order]

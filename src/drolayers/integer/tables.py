@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
 from drolayers.integer.components import Components
@@ -30,14 +33,14 @@ class Tables:
         column: integers of each table, padded with the number of integers.
         state: their values in each state, zero where padded.
         value: what the component is worth there, for every item; +inf in padded or infeasible states.
-        free: integers that stand in no table.
+        free: which integers stand in no table.
     """
 
     component: Array
-    column: Array
-    state: Array
-    value: Array
-    free: Array
+    column: Int[Tensor, "table place"]
+    state: Float[Tensor, "table state place"]
+    value: Float[Tensor, "batch table state"]
+    free: Bool[Tensor, "integer"]
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values, components: Components, states: int = 64) -> Tables:
@@ -64,43 +67,47 @@ class Tables:
             if worth is not None:
                 taken[columns] = True
                 found.append((int(component), columns, grid, worth))
-        return cls._padded(found, b.shape[0], lower.size, np.flatnonzero(~taken))
+        return cls._padded(found, b.shape[0], ~taken, values.q.device)
 
     @classmethod
-    def _padded(cls, found: list[tuple[int, Array, Array, Array]], batch: int, integers: int, free: Array) -> Tables:
-        """Lists of different lengths as arrays."""
+    def _padded(
+        cls, found: list[tuple[int, Array, Array, Array]], batch: int, free: Array, device: torch.device
+    ) -> Tables:
+        """Lists of different lengths as tensors."""
         most = max((columns.size for _, columns, _, _ in found), default=0)
         states = max((grid.shape[0] for _, _, grid, _ in found), default=0)
-        column = np.full((len(found), most), integers)
+        column = np.full((len(found), most), free.size)
         state = np.zeros((len(found), states, most))
         value = np.full((batch, len(found), states), np.inf)
         for at, (_, columns, grid, worth) in enumerate(found):
             column[at, : columns.size] = columns
             state[at, : grid.shape[0], : columns.size] = grid
             value[:, at, : grid.shape[0]] = worth
-        return cls(np.array([f[0] for f in found], dtype=np.int64), column, state, value, free)
+        component = np.array([f[0] for f in found], dtype=np.int64)
+        return cls(component, *(torch.from_numpy(a).to(device) for a in (column, state, value, free)))
 
     def __len__(self) -> int:
         return self.component.size
 
-    def allowed(self, lower: Array, upper: Array) -> Array:
+    def allowed(self, lower: Tensor, upper: Tensor) -> Bool[Tensor, "box table state"]:
         """Which states of each table lie in each box."""
         low, high = (_with_zero(end)[:, self.column][:, :, None, :] for end in (lower, upper))
-        return np.logical_and.reduce((self.state >= low) & (self.state <= high), axis=3)
+        return ((self.state >= low) & (self.state <= high)).all(3)
 
-    def costs(self, item: Array, slope: Array) -> Array:
+    def costs(self, item: Int[Tensor, "box"], slope: Float[Tensor, "box integer"]) -> Float[Tensor, "box table state"]:
         """Value of every state with a linear price on its integers."""
-        return self.value[item] + np.einsum("nmj,msj->nms", _with_zero(slope)[:, self.column], self.state)
+        return self.value[item] + torch.einsum("nmj,msj->nms", _with_zero(slope)[:, self.column], self.state)
 
-    def write(self, point: Array, entry: Array) -> None:
-        """Write what belongs to tables, ``(row, table, place)``, into points."""
-        table, place = np.nonzero(self.column < point.shape[1])
-        point[:, self.column[table, place]] = entry[:, table, place]
+    def write(self, point: Tensor, entry: Float[Tensor, "box table place"]) -> Tensor:
+        """Points with what belongs to tables."""
+        wide = torch.cat([point, point[:, :1]], 1)
+        wide[:, self.column.reshape(-1)] = entry.reshape(len(entry), -1).to(point.dtype)
+        return wide[:, :-1]
 
 
-def _with_zero(columns: Array) -> Array:
+def _with_zero(columns: Tensor) -> Tensor:
     """One column of zeros more, for padding to point at."""
-    return np.concatenate([columns, np.zeros((columns.shape[0], 1), dtype=columns.dtype)], 1)
+    return torch.nn.functional.pad(columns, (0, 1))
 
 
 def _worth(

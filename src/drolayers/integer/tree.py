@@ -1,67 +1,81 @@
-"""Open boxes of all items of a batch, and how one box is divided."""
+"""Open boxes of all items of a batch, and how one box is divided; tensors, on whichever device the programs are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-Array = np.ndarray
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
     """Boxes of integer points, one a row: whose they are, their ends, and a lower bound on what they hold."""
 
-    item: Array
-    lower: Array
-    upper: Array
-    bound: Array
-
-    @classmethod
-    def none(cls, integers: int) -> Nodes:
-        """No boxes; their ends have the smallest type, which gives way to any other."""
-        ends = np.zeros((0, integers), dtype=np.int8)
-        return cls(np.zeros(0, dtype=np.int64), ends, ends, np.zeros(0))
+    item: Int[Tensor, "box"]
+    lower: Int[Tensor, "box integer"]
+    upper: Int[Tensor, "box integer"]
+    bound: Float[Tensor, "box"]
 
     def __len__(self) -> int:
-        return self.item.size
+        return self.item.shape[0]
 
-    def __getitem__(self, chosen: Array) -> Nodes:
+    def __getitem__(self, chosen: Tensor | slice) -> Nodes:
+        if isinstance(chosen, Tensor) and chosen.dtype == torch.bool:
+            # Once for all parts: on a GPU the host waits to hear how many there are.
+            chosen = chosen.nonzero()[:, 0]
         return Nodes(self.item[chosen], self.lower[chosen], self.upper[chosen], self.bound[chosen])
 
     def __add__(self, other: Nodes) -> Nodes:
+        if not len(self) or not len(other):
+            return other if len(other) else self
         pairs = ((getattr(self, f), getattr(other, f)) for f in ("item", "lower", "upper", "bound"))
-        return Nodes(*(np.concatenate(pair) for pair in pairs))
+        return Nodes(*(torch.cat(pair) for pair in pairs))
 
     @property
-    def single(self) -> Array:
+    def single(self) -> Bool[Tensor, "box"]:
         """Which boxes hold one point."""
         return (self.lower == self.upper).all(1)
 
     @property
-    def size(self) -> Array:
+    def size(self) -> Int[Tensor, "box"]:
         """How many steps apart the ends of each box are."""
         return (self.upper - self.lower).sum(1)
 
-    def rank(self, *keys: Array) -> Array:
+    def rank(self, *keys: Tensor) -> Int[Tensor, "box"]:
         """The position of each box among those of its item, by keys in falling order of importance."""
-        order = np.lexsort((*keys[::-1], self.item))
-        ordered = self.item[order]
-        rank = np.empty(order.size, dtype=np.int64)
-        rank[order] = np.arange(order.size) - np.searchsorted(ordered, ordered)
-        return rank
+        return ranks(self.item, lexsort(self.item, *keys))
 
 
-def halve(nodes: Nodes, column: Array, at: Array) -> Nodes:
+def lexsort(*keys: Tensor) -> Int[Tensor, "row"]:
+    """The order by keys in falling order of importance; what is equal in all of them keeps its order."""
+    order = torch.argsort(keys[-1], stable=True)
+    for key in keys[-2::-1]:
+        order = order[torch.argsort(key[order], stable=True)]
+    return order
+
+
+def ranks(item: Int[Tensor, "row"], order: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
+    """The position of each row among those of its item, in an order by items."""
+    ordered, rank = item[order], torch.empty_like(order)
+    rank[order] = torch.arange(order.shape[0], device=order.device) - torch.searchsorted(ordered, ordered)
+    return rank
+
+
+def halve(nodes: Nodes, column: Int[Tensor, "box"], at: Tensor) -> Nodes:
     """Two children each: the column at most ``floor(at)``, and more."""
-    rows, floor = np.arange(len(nodes)), np.floor(at).astype(nodes.lower.dtype)
-    below, above = nodes.upper.copy(), nodes.lower.copy()
-    below[rows, column], above[rows, column] = floor, floor + 1
+    floor = torch.floor(at).to(nodes.lower.dtype)[:, None]
+    below, above = nodes.upper.scatter(1, column[:, None], floor), nodes.lower.scatter(1, column[:, None], floor + 1)
     return Nodes(nodes.item, nodes.lower, below, nodes.bound) + Nodes(nodes.item, above, nodes.upper, nodes.bound)
 
 
-def exclude(nodes: Nodes, point: Array, cost: Array, proven: bool = False) -> Nodes:
+def exclude(
+    nodes: Nodes,
+    point: Int[Tensor, "box integer"],
+    cost: Float[Tensor, "box integer"],
+    target: Float[Tensor, "box"] | None = None,
+) -> Nodes:
     """Children that cover each box but for one point of it.
 
     Child i agrees with the point in the columns before the i-th and differs from it in the i-th, on either side.
@@ -69,27 +83,23 @@ def exclude(nodes: Nodes, point: Array, cost: Array, proven: bool = False) -> No
     Args:
         nodes: the boxes.
         point: one point of each.
-        cost: an estimate of the best value where a column differs from the point. Columns come in falling order of it:
-            the children of the first, with most columns free, are then the least promising.
-        proven: whether ``cost`` is a lower bound.
+        cost: lower bounds on what differs from the point in a column. Columns come in falling order of it: the children
+            of the first, with most columns free, are then the least promising.
+        target: children whose bound reaches it are left out.
     """
-    integers = point.shape[1]
-    order = np.argsort(-cost, 1, kind="stable")
-    position = np.empty_like(order)
-    np.put_along_axis(position, order, np.broadcast_to(np.arange(integers), order.shape), 1)
-    # One child for each node, side and column in question; of each, all columns.
-    agreed = position[:, None, :] < position[:, :, None]
-    p, low, high = (a[:, None, :] for a in (point.astype(nodes.lower.dtype), nodes.lower, nodes.upper))
-    children = Nodes.none(integers)
-    for side in (-1, 1):
-        node, column = np.nonzero((point > nodes.lower) if side < 0 else (point < nodes.upper))
-        lower, upper = (np.where(agreed, p, end)[node, column] for end in (low, high))
-        rows = np.arange(node.size)
-        moved = point[node, column] + side
-        if side < 0:
-            upper[rows, column] = moved
-        else:
-            lower[rows, column] = moved
-        bound = np.maximum(nodes.bound[node], cost[node, column]) if proven else nodes.bound[node]
-        children += Nodes(nodes.item[node], lower, upper, bound)
+    position = torch.argsort(torch.argsort(cost, dim=1, descending=True, stable=True), dim=1)
+    bound = torch.maximum(nodes.bound[:, None], cost)
+    wanted = bound < (torch.inf if target is None else target[:, None])
+    children = nodes[:0]
+    for side, free in ((-1, point > nodes.lower), (1, point < nodes.upper)):
+        node, column = (free & wanted).nonzero(as_tuple=True)
+        agreed, p = position[node] < position[node, column][:, None], point[node]
+        moved = (p.gather(1, column[:, None]) + side).to(p.dtype)
+        lower, upper = (torch.where(agreed, p, end[node]) for end in (nodes.lower, nodes.upper))
+        upper, lower = (
+            (upper.scatter(1, column[:, None], moved), lower)
+            if side < 0
+            else (upper, lower.scatter(1, column[:, None], moved))
+        )
+        children += Nodes(nodes.item[node], lower, upper, bound[node, column])
     return children
