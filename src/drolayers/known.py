@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.moment import columns
+from drolayers.ambiguity.parameters import columns
 from drolayers.cost.products import Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.uncertainty import Uncertain

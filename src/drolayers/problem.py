@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Rows
-from drolayers.ambiguity.moment import columns
 from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.parameters import columns
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.conic.elastic import endless
