@@ -56,14 +56,6 @@ def test_the_table_covers_all_pairs() -> None:
         assert wanted <= seen, sorted(wanted - seen)
 
 
-SHORT = {
-    f"multiples of sums and maxima / {support} / cvar of a portfolio"
-    for support in ("nonnegative", "quadrant and half-plane")
-}
-"""Worst cases of zero under power cones, which no solver knows well enough: 1.3e-7 is left where 1e-7 is promised, and
-the item says FAILED."""
-
-
 @pytest.mark.parametrize("row", TABLE, ids=name)
 def test_worst_distribution_certifies(row: tuple[SetCase, SupportCase, CostCase]) -> None:
     here = case(*row)
@@ -72,8 +64,6 @@ def test_worst_distribution_certifies(row: tuple[SetCase, SupportCase, CostCase]
     assert bool(solution.ok.all()), solution.statuses
     decision = {v: t.detach() for v, t in here.problem.decision(solution.primal).items()}
     f = here.problem.worst_case_cost(decision, theta, nominal)
-    if name(row) in SHORT and bool(f.isnan().any()):
-        pytest.xfail("a value of zero is not known to 1e-7, and the item says so")
     torch.testing.assert_close(f, solution.objective, rtol=1e-6, atol=1e-6)
     found = here.problem.worst_case_distribution(decision, theta, nominal)
     for item in range(BATCH):
