@@ -1,18 +1,24 @@
-"""Vertices and extreme rays of the dual ``{p : W'p <= q}`` of a two-stage cost, for small systems."""
+"""Vertices and extreme rays of the dual ``{p : W'p <= q}`` of a two-stage cost, where they are not too many."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
+from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
+from drolayers.errors import ModelError
+
 BASIS_LIMIT = 20_000
+"""Bases visited; only where many of them share a vertex are there more bases than vertices."""
+
 VERTEX_LIMIT = 512
+"""Vertices, and likewise rays, that are taken unless more are asked for."""
+
 # Relative to columns of W of length one; what is closer than this is taken for a tie.
 TOLERANCE = 1e-9
 
@@ -34,8 +40,8 @@ class DualVertices:
         return int(self.block.max()) + 1 if len(self.block) else 0
 
 
-def dual_vertices(q: np.ndarray, W: np.ndarray) -> DualVertices | None:
-    """Enumerates the vertices and extreme rays of ``{p : W'p <= q}``; None when there are too many candidates.
+def dual_vertices(q: np.ndarray, W: np.ndarray, limit: int = VERTEX_LIMIT) -> DualVertices | None:
+    """Enumerates the vertices and extreme rays of ``{p : W'p <= q}``; None when an independent system has too many.
 
     Where ``W`` has dependent rows, the right-hand side must satisfy the same dependences: these come out as pairs of
     forbidden rows, and the vertices are those of the independent rows.
@@ -48,7 +54,7 @@ def dual_vertices(q: np.ndarray, W: np.ndarray) -> DualVertices | None:
         inside = W[np.ix_(members, columns)]
         independent, dependent, relation = _independent_rows(inside)
         reduced = inside[independent]
-        found = _enumerate(q[columns], reduced)
+        found = _enumerate(q[columns], reduced, limit)
         if found is None:
             return None
         vertices, rays = found
@@ -87,43 +93,110 @@ def _independent_rows(W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return independent, dependent, relation
 
 
-def _enumerate(q: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Vertices and rays of a system with independent rows."""
-    rows, columns = W.shape
+def _enumerate(q: np.ndarray, W: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Vertices and rays of a system with independent rows, by pivots from basis to basis.
+
+    A basis is as many independent tight columns as there are rows. Leaving one of them runs along an edge, which ends in
+    a neighbour or is a ray. Ties are broken as if q_j were raised by ε_j with ε₁ ≫ ε₂ ≫ …: no more bases than that are
+    visited at a degenerate vertex, and since the raised polyhedron is simple and has the same rays, none is missed.
+    """
+    rows = W.shape[0]
     if rows == 0:
         return np.zeros((1, 0)), np.zeros((0, 0))
-    if max(comb(columns, rows), comb(columns, rows - 1)) > BASIS_LIMIT:
-        return None
     length = np.linalg.norm(W, axis=0)
     W, q = W[:, length > 0] / length[length > 0], q[length > 0] / length[length > 0]
-    vertices = _vertices(q, W)
-    return None if len(vertices) > VERTEX_LIMIT else (vertices, _rays(W))
+    size = float(np.abs(q).max(initial=0.0)) or 1.0
+    first = _first_basis(q, W, size)
+    # The columns of the first basis are raised least, so that it is a basis of the raised polyhedron too.
+    rank = np.argsort(np.concatenate([np.setdiff1d(np.arange(len(q)), first), first]))
+    seen, queue = {first.tobytes()}, deque([first])
+    vertices, rays = _Points(size), _Points(1.0)
+    while queue:
+        basis = queue.popleft()
+        inverse = np.linalg.inv(W[:, basis])
+        point, table = q[basis] @ inverse, inverse @ W
+        vertices.add(point)
+        scale = max(size, float(np.abs(point).max()))
+        slack = q - point @ W
+        if slack.min() < -1e3 * TOLERANCE * scale:
+            raise ModelError("The vertices of the second stage's dual cannot be told apart: rescale q and W.")
+        slack[slack <= TOLERANCE * scale] = 0.0
+        table[:, basis] = 0.0
+        # A step t along edge i lengthens slack j by t·table_ij.
+        blocking = table < -TOLERANCE
+        steps = np.where(blocking, slack / np.where(blocking, -table, 1.0), np.inf)
+        for i in range(rows):
+            if not blocking[i].any():
+                rays.add(-inverse[i] / np.linalg.norm(inverse[i]))
+                continue
+            entering = _entering(steps[i], table, i, basis, rank)
+            neighbour = np.sort(np.append(np.delete(basis, i), entering))
+            if neighbour.tobytes() not in seen:
+                seen.add(neighbour.tobytes())
+                queue.append(neighbour)
+        if len(vertices) > limit or len(rays) > limit or len(seen) > BASIS_LIMIT:
+            return None
+    return vertices.distinct(rows), rays.distinct(rows)
 
 
-def _vertices(q: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """All ``p`` with ``W'p <= q`` where as many independent columns as rows are tight."""
-    rows, columns = W.shape
-    basis = np.array(list(combinations(range(columns), rows)))
-    square = W.T[basis]
-    regular = np.linalg.svd(square, compute_uv=False)[:, -1] > TOLERANCE
-    p = np.linalg.solve(square[regular], q[basis[regular]][..., None])[..., 0]
-    scale = np.maximum(np.abs(q).max(initial=0.0), np.abs(p).max(axis=1, initial=0.0))[:, None]
-    feasible = np.all(p @ W <= q + TOLERANCE * scale, axis=1)
-    return _distinct(p[feasible], np.abs(q).max(initial=0.0))
+def _entering(steps: np.ndarray, table: np.ndarray, i: int, basis: np.ndarray, rank: np.ndarray) -> int:
+    """The column that ends edge i first; among ties, the first in the raised polyhedron."""
+    shortest = float(steps.min())
+    tied = np.flatnonzero(steps <= shortest + TOLERANCE * (1.0 + shortest))
+    if len(tied) > 1:
+        # Slack j is raised by ε_j - Σ_k table_kj ε_basis(k); compared by the largest ε first.
+        raised = np.zeros((len(tied), len(rank)))
+        raised[:, rank[basis]] = -table[:, tied].T
+        raised[np.arange(len(tied)), rank[tied]] = 1.0
+        raised /= -table[i, tied][:, None]
+        for column in range(len(rank)):
+            kept = raised[:, column] <= raised[:, column].min() + TOLERANCE
+            tied, raised = tied[kept], raised[kept]
+    return int(tied[0])
 
 
-def _rays(W: np.ndarray) -> np.ndarray:
-    """All directions with ``W'r <= 0`` where one column less than the rows is tight, of length one."""
-    rows, columns = W.shape
-    edge = np.array(list(combinations(range(columns), rows - 1)), dtype=int).reshape(comb(columns, rows - 1), rows - 1)
-    # A zero row makes the systems square, so that their last right singular vector spans the null space.
-    square = np.concatenate([W.T[edge], np.zeros((len(edge), 1, rows))], axis=1)
-    _, size, right = np.linalg.svd(square)
-    line = right[:, -1]
-    if rows > 1:
-        line = line[size[:, -2] > TOLERANCE]
-    both = np.concatenate([line, -line])
-    return _distinct(both[np.all(both @ W <= TOLERANCE, axis=1)], 1.0)
+def _first_basis(q: np.ndarray, W: np.ndarray, size: float) -> np.ndarray:
+    """Tight columns of a vertex, found by walking from any point of the dual until nothing is left to move along."""
+    rows = W.shape[0]
+    found = linprog(-W.sum(axis=1), A_ub=W.T, b_ub=q / size, bounds=(None, None), method="highs-ds")
+    point = size * found.x
+    basis: list[int] = []
+    while len(basis) < rows:
+        # Directions that keep the tight columns tight.
+        span = scipy.linalg.null_space(W[:, basis].T, rcond=TOLERANCE) if basis else np.eye(rows)
+        speed = W.T @ span
+        slack = np.maximum(q - W.T @ point, 0.0)
+        tight = (slack <= TOLERANCE * size) & (np.linalg.norm(speed, axis=1) > 1e-6)
+        if tight.any():
+            basis.append(int(np.argmax(np.where(tight, np.linalg.norm(speed, axis=1), 0.0))))
+            continue
+        moving = speed[:, 0]
+        direction, moving = (span[:, 0], moving) if moving.max() > 1e-9 else (-span[:, 0], -moving)
+        rising = moving > TOLERANCE
+        step = np.where(rising, slack / np.where(rising, moving, 1.0), np.inf)
+        basis.append(int(step.argmin()))
+        point = point + step.min() * direction
+    return np.sort(np.array(basis))
+
+
+class _Points:
+    """Points that are met more than once; equal up to rounding counts as equal."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.found: dict[bytes, np.ndarray] = {}
+
+    def add(self, point: np.ndarray) -> None:
+        """Another one, or one that is known."""
+        unit = 1e3 * TOLERANCE * max(self.scale, float(np.abs(point).max()))
+        self.found.setdefault(np.rint(point / unit).astype(np.int64).tobytes(), point)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def distinct(self, dim: int) -> np.ndarray:
+        """All of them; two that were rounded apart are one here."""
+        return _distinct(np.array(list(self.found.values())).reshape(-1, dim), self.scale)
 
 
 def _distinct(points: np.ndarray, scale: float) -> np.ndarray:
