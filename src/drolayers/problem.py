@@ -19,6 +19,7 @@ from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.conic.elastic import endless
 from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
 from drolayers.errors import ModelError, ShapeError
@@ -57,11 +58,21 @@ class DecisionProblem:
         conservative: whether a decision rule makes the worst case an upper bound.
     """
 
-    def __init__(self, cost: cp.Expression, constraints: Sequence[cp.Constraint], ambiguity: AmbiguitySet) -> None:
+    def __init__(
+        self,
+        cost: cp.Expression | cp.Minimize | cp.Maximize,
+        constraints: Sequence[cp.Constraint],
+        ambiguity: AmbiguitySet,
+    ) -> None:
         if not isinstance(ambiguity, AmbiguitySet):
             raise ModelError(f"ambiguity must be a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
         if not isinstance(constraints, Iterable) or not all(isinstance(c, cp.Constraint) for c in constraints):
             raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
+        self.maximises = isinstance(cost, cp.Maximize)
+        if isinstance(cost, cp.Minimize | cp.Maximize):
+            cost = -cost.expr if self.maximises else cost.expr
+        if isinstance(cost, cp.Expression):
+            cost = resolved(cost, constraints)
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
         for constraint in self.constraints:
             if constraint.parameters():

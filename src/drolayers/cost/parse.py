@@ -237,7 +237,7 @@ def _rules(
                 "not be inside a maximum or a CVaR: reduce the second stage or use method='vertices'."
             )
         if weight[k] > 0:
-            recourses.append(RuleRecourse(float(weight[k]), rule.node.stage.q, rule.node.stage.W, rhs))
+            recourses.append(RuleRecourse(float(weight[k]), *rule.node.stage.ruled(), rhs))
     return recourses
 
 

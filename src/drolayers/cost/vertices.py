@@ -96,9 +96,9 @@ def _independent_rows(W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def _enumerate(q: np.ndarray, W: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Vertices and rays of a system with independent rows, by pivots from basis to basis.
 
-    A basis is as many independent tight columns as there are rows. Leaving one of them runs along an edge, which ends in
-    a neighbour or is a ray. Ties are broken as if q_j were raised by ε_j with ε₁ ≫ ε₂ ≫ …: no more bases than that are
-    visited at a degenerate vertex, and since the raised polyhedron is simple and has the same rays, none is missed.
+    A basis is as many independent tight columns as there are rows. Leaving one of them runs along an edge, which ends
+    in a neighbour or is a ray. Ties are broken as if q_j were raised by ε_j with ε₁ ≫ ε₂ ≫ …: the raised polyhedron is
+    simple and has the same rays, so that nothing is missed, and few bases are visited at a degenerate vertex.
     """
     rows = W.shape[0]
     if rows == 0:
