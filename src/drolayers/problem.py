@@ -48,7 +48,8 @@ class DecisionProblem:
     """``min_x max_{P ∈ U(θ)} E_P[c(x, y)]`` subject to constraints on x, compiled once for every θ.
 
     Args:
-        cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``.
+        cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``, bare or in ``cp.Minimize``; or
+            ``cp.Maximize`` of a reward, which is the cost -reward: whatever is reported is a cost.
         constraints: CVXPY constraints on the decision variables alone.
         ambiguity: the set U(θ).
 
@@ -56,6 +57,7 @@ class DecisionProblem:
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
         conservative: whether a decision rule makes the worst case an upper bound.
+        maximises: whether the cost is the negative of a reward.
     """
 
     def __init__(
@@ -110,7 +112,9 @@ class DecisionProblem:
 
     def __repr__(self) -> str:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
-        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size})"
+        told = ", costs are negative rewards" if self.maximises else ""
+        told += ", the worst case is bounded by a decision rule" if self.conservative else ""
+        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size}{told})"
 
     def _formulate(self, probe: bool) -> tuple[cp.Expression, list[cp.Constraint], Probe | None]:
         """c₀(x) + sup E[…] and what comes with it; the constraints of the decision are not included."""
@@ -250,15 +254,17 @@ class DecisionProblem:
 
         Args:
             x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
-            y: outcomes ``(batch, dim)``.
+            y: outcomes ``(batch, *shape)``, or flat.
 
         Returns:
             ``(batch,)`` or ``(batch, candidate)``.
         """
         values = self._checked(x)
-        y = torch.as_tensor(y)
-        if y.dim() != 2 or y.shape[1] != self.ambiguity.y.dim:
-            raise ShapeError(f"Outcomes must have shape (batch, {self.ambiguity.y.dim}), not {tuple(y.shape)}.")
+        uncertain = self.ambiguity.y
+        y = uncertain.rows(torch.as_tensor(y))
+        if y.dim() != 2 or y.shape[1] != uncertain.dim:
+            shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
+            raise ShapeError(f"Outcomes must have shape {shapes}, not {tuple(y.shape)}.")
         batches = {v.shape[0] for v in (*values.values(), y)} - {1}
         if len(batches) > 1:
             raise ShapeError(f"Decisions and outcomes must have one batch size, not {sorted(batches)}.")
@@ -272,7 +278,7 @@ class DecisionProblem:
             return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
 
         parts = {k: aligned(v, len(k.shape)) for k, v in values.items()}
-        return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
+        return self._loss({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
 
     def worst_case_cost(self, x: Chosen, theta: Theta, nominal: Pair | None = None) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
@@ -302,7 +308,7 @@ class DecisionProblem:
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
         weights = torch.ones(batch, 1) if around is None else around.weights
         slopes = probe.unit * solution.variable(probe.values).detach()
-        return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)
+        return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
 
     @cached_property
     def _evaluation(self) -> tuple[ConeProgram, Probe]:

@@ -115,7 +115,7 @@ class _Lowering:
         if not self.sees(node):
             return node if node.is_affine() else self._epigraph(node)
         if isinstance(node, Leaf):
-            return node
+            return self.y.entries if node is self.y else node
         if isinstance(node, Recourse):
             return self._recourse(node)
         if isinstance(node, cp.maximum):

@@ -99,7 +99,7 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
         [rule.rhs for rule in lowered.rules],
     ]
     everything = bilinear_coefficients(
-        [expression for block in blocks for expression in block], [*decisions, *epigraphs, *maxima, *markers], y
+        [expression for block in blocks for expression in block], [*decisions, *epigraphs, *maxima, *markers], y.flat
     )
     width, inner, outer = np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima), _length(markers)])
     _check_products(everything, lowered, int(width), y)

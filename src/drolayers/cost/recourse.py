@@ -229,7 +229,8 @@ def vertices_for(q: np.ndarray, W: np.ndarray, method: str) -> DualVertices | No
     limit = PIECE_LIMIT if method == "vertices" else VERTEX_LIMIT
     found = dual_vertices(q, W, limit)
     if found is None:
-        reason = f"The dual of the second stage with W of shape {W.shape} has more than {limit} vertices or {BASIS_LIMIT} bases"
+        many = f"more than {limit} vertices or {BASIS_LIMIT} bases"
+        reason = f"The dual of the second stage with W of shape {W.shape} has {many}"
         if method == "vertices":
             raise ModelError(f"{reason}: use method='decision_rule'.")
         warnings.warn(
