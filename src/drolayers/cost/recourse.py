@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 
 from drolayers.cost.expansion import PIECE_LIMIT
 from drolayers.cost.room import Room
-from drolayers.cost.vertices import BASIS_LIMIT, VERTEX_LIMIT, DualVertices, dual_vertices
+from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, dual_vertices
 from drolayers.errors import ModelError
 
 METHODS = ("auto", "vertices", "decision_rule")
@@ -229,8 +229,7 @@ def vertices_for(q: np.ndarray, W: np.ndarray, method: str) -> DualVertices | No
     limit = PIECE_LIMIT if method == "vertices" else VERTEX_LIMIT
     found = dual_vertices(q, W, limit)
     if found is None:
-        many = f"more than {limit} vertices or {BASIS_LIMIT} bases"
-        reason = f"The dual of the second stage with W of shape {W.shape} has {many}"
+        reason = f"The dual of the second stage with W of shape {W.shape} has too many vertices (limit {limit})"
         if method == "vertices":
             raise ModelError(f"{reason}: use method='decision_rule'.")
         warnings.warn(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-from scipy.optimize import linprog
 from scipy.sparse.csgraph import connected_components
 
 from drolayers.errors import ModelError
 
-BASIS_LIMIT = 20_000
-"""Bases visited; only where many of them share a vertex are there more bases than vertices."""
-
 VERTEX_LIMIT = 512
-"""Vertices, and likewise rays, that are taken unless more are asked for."""
+"""Vertices, and likewise rays, that are taken unless more are asked for; twice as many may be met on the way."""
+
+CHUNK = 512
+"""Pairs of rays that are looked at together."""
 
 # Relative to columns of W of length one; what is closer than this is taken for a tie.
 TOLERANCE = 1e-9
@@ -94,109 +92,66 @@ def _independent_rows(W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _enumerate(q: np.ndarray, W: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Vertices and rays of a system with independent rows, by pivots from basis to basis.
+    """Vertices and rays of a system with independent rows, by the double description method.
 
-    A basis is as many independent tight columns as there are rows. Leaving one of them runs along an edge, which ends
-    in a neighbour or is a ray. Ties are broken as if q_j were raised by ε_j with ε₁ ≫ ε₂ ≫ …: the raised polyhedron is
-    simple and has the same rays, so that nothing is missed, and few bases are visited at a degenerate vertex.
+    They are the extreme rays (p, t) of the cone ``t >= 0, W'p <= t q``, with t > 0 or t = 0. Its rows are added one
+    by one: rays beyond the new row give way to those between them and their neighbours on this side. Two rays are
+    neighbours where no third is tight in all rows in which both are, also where vertices are degenerate: so time grows
+    with the number of rays, not with that of bases.
+
+    Reference:
+        Fukuda and Prodon, Double description method revisited, LNCS 1120 (1996).
     """
-    rows = W.shape[0]
-    if rows == 0:
+    dim = len(W) + 1
+    if dim == 1:
         return np.zeros((1, 0)), np.zeros((0, 0))
     length = np.linalg.norm(W, axis=0)
     W, q = W[:, length > 0] / length[length > 0], q[length > 0] / length[length > 0]
-    size = float(np.abs(q).max(initial=0.0)) or 1.0
-    first = _first_basis(q, W, size)
-    # The columns of the first basis are raised least, so that it is a basis of the raised polyhedron too.
-    rank = np.argsort(np.concatenate([np.setdiff1d(np.arange(len(q)), first), first]))
-    seen, queue = {first.tobytes()}, deque([first])
-    vertices, rays = _Points(size), _Points(1.0)
-    while queue:
-        basis = queue.popleft()
-        inverse = np.linalg.inv(W[:, basis])
-        point, table = q[basis] @ inverse, inverse @ W
-        vertices.add(point)
-        scale = max(size, float(np.abs(point).max()))
-        slack = q - point @ W
-        if slack.min() < -1e3 * TOLERANCE * scale:
-            raise ModelError("The vertices of the second stage's dual cannot be told apart: rescale q and W.")
-        slack[slack <= TOLERANCE * scale] = 0.0
-        table[:, basis] = 0.0
-        # A step t along edge i lengthens slack j by t·table_ij.
-        blocking = table < -TOLERANCE
-        steps = np.where(blocking, slack / np.where(blocking, -table, 1.0), np.inf)
-        for i in range(rows):
-            if not blocking[i].any():
-                rays.add(-inverse[i] / np.linalg.norm(inverse[i]))
-                continue
-            entering = _entering(steps[i], table, i, basis, rank)
-            neighbour = np.sort(np.append(np.delete(basis, i), entering))
-            if neighbour.tobytes() not in seen:
-                seen.add(neighbour.tobytes())
-                queue.append(neighbour)
-        if len(vertices) > limit or len(rays) > limit or len(seen) > BASIS_LIMIT:
+    size = float(np.abs(q).max()) or 1.0
+    cone = _unit(np.vstack([np.eye(dim)[-1:], np.column_stack([-W.T, q / size])]))
+    first = scipy.linalg.qr(cone.T, mode="r", pivoting=True)[1][:dim]
+    rays, tight = _unit(np.linalg.inv(cone[first]).T), np.zeros((dim, len(cone)), dtype=bool)
+    tight[:, first] = ~np.eye(dim, dtype=bool)
+    for row in np.setdiff1d(np.arange(len(cone)), first):
+        side = rays @ cone[row]
+        side[np.abs(side) <= TOLERANCE] = 0.0
+        inner, outer = _neighbours(tight, side, dim)
+        between = _unit(side[inner, None] * rays[outer] - side[outer, None] * rays[inner])
+        kept = side >= 0
+        rays = np.vstack([rays[kept], between])
+        tight = np.vstack([tight[kept], tight[inner] & tight[outer]])
+        tight[:, row] = np.concatenate([side[kept] == 0, np.ones(len(between), dtype=bool)])
+        if len(rays) > 2 * limit:
             return None
-    return vertices.distinct(rows), rays.distinct(rows)
+    far = tight[:, 0]
+    if max(far.sum(), (~far).sum()) > limit:
+        return None
+    # From their tight columns once more, without the errors of the way.
+    vertices = np.array([np.linalg.lstsq(W[:, on].T, q[on], rcond=None)[0] for on in tight[~far, 1:]])
+    excess = vertices @ W - q
+    if np.any(excess > 1e3 * TOLERANCE * np.maximum(size, np.abs(vertices).max(axis=1, initial=0.0))[:, None]):
+        raise ModelError("The vertices of the second stage's dual cannot be told apart: rescale q and W.")
+    return _distinct(vertices, size), _distinct(_unit(rays[far, :-1]), 1.0)
 
 
-def _entering(steps: np.ndarray, table: np.ndarray, i: int, basis: np.ndarray, rank: np.ndarray) -> int:
-    """The column that ends edge i first; among ties, the first in the raised polyhedron."""
-    shortest = float(steps.min())
-    tied = np.flatnonzero(steps <= shortest + TOLERANCE * (1.0 + shortest))
-    if len(tied) > 1:
-        # Slack j is raised by ε_j - Σ_k table_kj ε_basis(k); compared by the largest ε first.
-        raised = np.zeros((len(tied), len(rank)))
-        raised[:, rank[basis]] = -table[:, tied].T
-        raised[np.arange(len(tied)), rank[tied]] = 1.0
-        raised /= -table[i, tied][:, None]
-        for column in range(len(rank)):
-            kept = raised[:, column] <= raised[:, column].min() + TOLERANCE
-            tied, raised = tied[kept], raised[kept]
-    return int(tied[0])
+def _unit(rays: np.ndarray) -> np.ndarray:
+    """Rays of length one."""
+    return rays / np.linalg.norm(rays, axis=1, keepdims=True)
 
 
-def _first_basis(q: np.ndarray, W: np.ndarray, size: float) -> np.ndarray:
-    """Tight columns of a vertex, found by walking from any point of the dual until nothing is left to move along."""
-    rows = W.shape[0]
-    found = linprog(-W.sum(axis=1), A_ub=W.T, b_ub=q / size, bounds=(None, None), method="highs-ds")
-    point = size * found.x
-    basis: list[int] = []
-    while len(basis) < rows:
-        # Directions that keep the tight columns tight.
-        span = scipy.linalg.null_space(W[:, basis].T, rcond=TOLERANCE) if basis else np.eye(rows)
-        speed = W.T @ span
-        slack = np.maximum(q - W.T @ point, 0.0)
-        tight = (slack <= TOLERANCE * size) & (np.linalg.norm(speed, axis=1) > 1e-6)
-        if tight.any():
-            basis.append(int(np.argmax(np.where(tight, np.linalg.norm(speed, axis=1), 0.0))))
-            continue
-        moving = speed[:, 0]
-        direction, moving = (span[:, 0], moving) if moving.max() > 1e-9 else (-span[:, 0], -moving)
-        rising = moving > TOLERANCE
-        step = np.where(rising, slack / np.where(rising, moving, 1.0), np.inf)
-        basis.append(int(step.argmin()))
-        point = point + step.min() * direction
-    return np.sort(np.array(basis))
-
-
-class _Points:
-    """Points that are met more than once; equal up to rounding counts as equal."""
-
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
-        self.found: dict[bytes, np.ndarray] = {}
-
-    def add(self, point: np.ndarray) -> None:
-        """Another one, or one that is known."""
-        unit = 1e3 * TOLERANCE * max(self.scale, float(np.abs(point).max()))
-        self.found.setdefault(np.rint(point / unit).astype(np.int64).tobytes(), point)
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    def distinct(self, dim: int) -> np.ndarray:
-        """All of them; two that were rounded apart are one here."""
-        return _distinct(np.array(list(self.found.values())).reshape(-1, dim), self.scale)
+def _neighbours(tight: np.ndarray, side: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """The neighbours on both sides of a row, pair by pair."""
+    number, loose = tight.astype(np.float32), (~tight).astype(np.float32)
+    inner, outer = np.flatnonzero(side > 0), np.flatnonzero(side < 0)
+    # The plane of two neighbours is where at least dim - 2 rows are tight.
+    i, j = np.nonzero(number[inner] @ number[outer].T >= dim - 2)
+    inner, outer = inner[i], outer[j]
+    alone = [
+        (number[a] * number[b] @ loose.T == 0).sum(axis=1) == 2
+        for a, b in ((inner[k : k + CHUNK], outer[k : k + CHUNK]) for k in range(0, len(inner), CHUNK))
+    ]
+    kept = np.concatenate([np.zeros(0, dtype=bool), *alone])
+    return inner[kept], outer[kept]
 
 
 def _distinct(points: np.ndarray, scale: float) -> np.ndarray:
