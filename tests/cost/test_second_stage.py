@@ -193,6 +193,8 @@ def test_variables_are_told_apart_by_where_they_stand() -> None:
     assert {v.name() for v in twice.variables} == {"x"}
     with pytest.raises(dro.ModelError, match="nothing is decided before y"):
         dro.DecisionProblem(second, [], ambiguity)
+    with pytest.raises(dro.ModelError, match="nothing is decided before y"):
+        dro.DecisionProblem(dro.cvar(second, 0.9), [], ambiguity)
     with pytest.raises(dro.ModelError, match="z stands in two second stages"):
         dro.DecisionProblem(second + dro.recourse(cp.Minimize(cp.sum(z)), [z >= y]), [x <= 5], ambiguity)
     with pytest.raises(dro.ModelError, match="no variables of its own"):
@@ -240,6 +242,8 @@ def test_what_is_no_linear_program_is_refused() -> None:
     assert "z2 is integer" in refused(cp.Minimize(cp.sum(z)), [*rows, cp.Variable(name="z2", boolean=True) >= z], y)
     with pytest.raises(dro.ModelError, match="== and <="):
         dro.recourse(cp.Minimize(cp.sum(z)), [cp.SOC(z[0], x)])
+    with pytest.raises(dro.ModelError, match="not 3"):
+        dro.recourse(cp.Minimize(cp.sum(z)), 3)  # type: ignore[call-overload]
     with pytest.raises(dro.ModelError, match="wrap an objective"):
         dro.recourse(cp.sum(z), rows)
     with pytest.raises(dro.ModelError, match="no third argument"):

@@ -242,9 +242,8 @@ def vertices_for(q: np.ndarray, W: np.ndarray, method: str) -> DualVertices | No
 
 def _written(objective: cp.Expression, constraints: Any, method: str) -> RecourseProgram:
     """A second stage in CVXPY, to be minimised; what can be seen to be wrong at once is refused."""
-    listed = [constraints] if isinstance(constraints, cp.Constraint) else list(constraints)
     rows, equations = [objective], []
-    for constraint in listed:
+    for constraint in constraints if isinstance(constraints, list | tuple) else [constraints]:
         if not isinstance(constraint, _EQUATIONS + _INEQUALITIES):
             raise ModelError(f"A second stage takes == and <= of CVXPY as constraints, not {constraint}.")
         rows.append(-constraint.expr if isinstance(constraint, cp.constraints.NonNeg) else constraint.expr)

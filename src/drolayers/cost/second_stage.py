@@ -24,6 +24,7 @@ from cvxpy.atoms.affine.binary_operators import BinaryOperator
 from drolayers.conic.compile import compile_program
 from drolayers.cost.lowering import shorten
 from drolayers.cost.recourse import UNBOUNDED, Recourse, RecourseProgram, SecondStage, check_bounded, vertices_for
+from drolayers.cost.risk import TAU
 from drolayers.cost.room import room_for
 from drolayers.errors import ModelError
 
@@ -48,7 +49,8 @@ def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Ex
         return cost
     if _programs(argument for constraint in constraints for argument in constraint.args):
         raise ModelError("A second stage is a part of the cost: it cannot stand in a constraint.")
-    outside = {v.id for c in constraints for v in c.variables()} | {v.id for v in _variables(cost)}
+    decided = {v.id: v.name() for v in (*(v for c in constraints for v in c.variables()), *_variables(cost))}
+    outside = set(decided)
     owner: dict[int, RecourseProgram] = {}
     for program in programs:
         for variable in program.variables():
@@ -57,7 +59,7 @@ def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Ex
                     f"The variable {variable.name()} stands in two second stages and nowhere else: give each one "
                     "of its own, or name it in a constraint of the problem if it is decided before y is known."
                 )
-    if not outside:
+    if all(name.startswith(TAU) for name in decided.values()):
         raise ModelError(
             "All variables of the cost stand in second stages only, so that nothing is decided before y is known: "
             "name the first decision in a constraint of the problem, for example x >= 0."
