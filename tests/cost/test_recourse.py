@@ -121,6 +121,24 @@ def test_nine_rows_and_eighteen_columns() -> None:
         assert float((dual.points @ rhs).max()) == pytest.approx(linear_program(np.ones(18), W, rhs), rel=1e-8)
 
 
+def test_degenerate_duals_cost_no_more_than_others() -> None:
+    """Equal costs on five by ten routes: two vertices, which thousands of bases share."""
+    sources, sinks = 5, 10
+    W = np.block(
+        [
+            [np.kron(np.eye(sources), np.ones((1, sinks))), np.eye(sources), np.zeros((sources, sinks))],
+            [np.tile(np.eye(sinks), (1, sources)), np.zeros((sinks, sources)), np.eye(sinks)],
+        ]
+    )
+    q = np.concatenate([np.ones(sources * sinks), np.zeros(sources), np.full(sinks, 9.0)])
+    dual = dual_vertices(q, W)
+    assert dual is not None
+    assert dual.points.shape[0] == 2
+    rng = np.random.default_rng(0)
+    for rhs in rng.uniform(0, 3, (10, sources + sinks)):
+        assert float((dual.points @ rhs).max()) == pytest.approx(linear_program(q, W, rhs), rel=1e-8)
+
+
 def test_independent_systems_have_their_own_vertices() -> None:
     n = 100
     dual = dual_vertices(np.ones(2 * n), np.hstack([np.eye(n), -np.eye(n)]))

@@ -182,6 +182,42 @@ def test_room_hides_no_infeasibility() -> None:
         assert bool(problem.solve(torch.tensor([[1.0, 0.5]]).double()).ok[0]) == usable
 
 
+def random_program(seed: int, method: str) -> tuple[dro.DecisionProblem, cp.Variable]:
+    """Equations, an inequality and a free variable; bounded, and feasible everywhere for every second seed."""
+    rng = np.random.default_rng(seed)
+    T, W = rng.integers(-2, 3, (3, 2)), rng.integers(-1, 3, (3, 5)).astype(float)
+    if seed % 2:
+        W[:2, :4] = np.hstack([np.eye(2), -np.eye(2)])
+    # A point of the dual: the multiplier of <= is negative, and what has no bound costs what its rows pay.
+    price = W.T @ [*rng.normal(size=2), -rng.random()] + rng.random(5) * (np.arange(5) < 4)
+    y, x = dro.Uncertain(2, dro.support.Box(0, 2)), cp.Variable(2)
+    z, loose = cp.Variable(4, nonneg=True), cp.Variable()
+    row = W[:, :4] @ z + W[:, 4] * loose
+    rows = [row[:2] == y + (T @ x)[:2], row[2] <= x[0] + y[1]]
+    second = dro.recourse(cp.Minimize(price[:4] @ z + price[4] * loose), rows, method=method)
+    return dro.DecisionProblem(second, [x <= 9], dro.MomentSet(y, [dro.moments.SquaredNorm()])), x
+
+
+def test_rules_with_room_are_sound_on_random_programs() -> None:
+    """Never below the exact worst case, and infinite wherever that is."""
+    finite = infinite = close = 0
+    for seed in range(16):
+        at = torch.as_tensor(np.random.default_rng(seed).uniform(0, 4, (6, 2)))
+        theta = torch.tensor([[1.0, 1.0, 0.3]] * 6, dtype=torch.float64)
+        values = []
+        for method in ("vertices", "decision_rule"):
+            problem, x = random_program(seed, method)
+            values.append(problem.worst_case_cost({x: at}, theta).nan_to_num(nan=np.inf, posinf=np.inf))
+        exact, rule = values
+        known = exact.isfinite()
+        assert not bool(rule[~known].isfinite().any())
+        assert bool((rule[known] >= exact[known] - 1e-6 * (1 + exact[known].abs())).all())
+        finite, infinite = finite + int(known.sum()), infinite + int((~known).sum())
+        close += int((rule[known] <= exact[known] + 0.05 * (1 + exact[known].abs())).sum())
+    assert min(finite, infinite) >= 15
+    assert close >= 0.8 * finite
+
+
 def test_variables_are_told_apart_by_where_they_stand() -> None:
     y, x, z = dro.Uncertain(2), cp.Variable(2, name="x"), cp.Variable(2, name="z")
     ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
