@@ -162,13 +162,13 @@ class RecourseProgram(Atom):
 
 @overload
 def recourse(
-    q: cp.Minimize | cp.Maximize, W: Sequence[cp.Constraint] = (), *, method: str = "auto"
+    objective: cp.Minimize | cp.Maximize, constraints: Sequence[cp.Constraint] = (), *, method: str = "auto"
 ) -> cp.Expression: ...
 @overload
-def recourse(
-    q: ArrayLike, W: ArrayLike, rhs: cp.Expression | ArrayLike | None = None, method: str = "auto"
-) -> cp.Expression: ...
-def recourse(q: Any, W: Any = (), rhs: Any = None, method: str = "auto") -> cp.Expression:
+def recourse(q: ArrayLike, W: ArrayLike, rhs: cp.Expression | ArrayLike, method: str = "auto") -> cp.Expression: ...
+def recourse(  # type: ignore[misc]  # two names for the first two arguments
+    q: Any = None, W: Any = (), rhs: Any = None, method: str = "auto", *, objective: Any = None, constraints: Any = None
+) -> cp.Expression:
     """The value of a linear program that is solved once ``y`` is known, for use inside a cost.
 
     Either as it is written in CVXPY, ``recourse(cp.Minimize(objective), constraints)``, in the decision, ``y`` and
@@ -184,10 +184,12 @@ def recourse(q: Any, W: Any = (), rhs: Any = None, method: str = "auto") -> cp.E
     vertices as long as they are few, and warns where it takes a rule.
 
     Args:
-        q: the objective, or costs of the second-stage actions, ``(columns,)``.
-        W: the constraints, or the recourse matrix, ``(rows, columns)``, dense or sparse.
+        q: costs of the second-stage actions, ``(columns,)``, or the objective.
+        W: recourse matrix, ``(rows, columns)``, dense or sparse, or the constraints.
         rhs: with matrices, the right-hand side of shape ``(rows,)``, affine in the decision and in ``y``.
         method: ``"auto"``, ``"vertices"`` or ``"decision_rule"``.
+        objective: another name of the first argument.
+        constraints: another name of the second.
 
     Returns:
         A scalar convex CVXPY expression; its value is infinite where the second stage is infeasible.
@@ -198,6 +200,7 @@ def recourse(q: Any, W: Any = (), rhs: Any = None, method: str = "auto") -> cp.E
     """
     if method not in METHODS:
         raise ModelError(f"recourse(method={method!r}) must be one of {', '.join(METHODS)}.")
+    q, W = q if objective is None else objective, W if constraints is None else constraints
     if isinstance(q, cp.Minimize | cp.Maximize):
         if rhs is not None:
             raise ModelError("recourse(cp.Minimize(...), constraints) takes no third argument but method=.")

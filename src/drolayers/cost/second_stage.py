@@ -11,7 +11,7 @@ linear program in its own variables and d alone, which CVXPY canonicalises once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import cvxpy as cp
@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from cvxpy.atoms.affine.add_expr import AddExpression
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import BinaryOperator
+from cvxpy.atoms.affine.unary_operators import NegExpression
 
 from drolayers.conic.compile import compile_program
 from drolayers.cost.lowering import shorten
@@ -44,13 +45,13 @@ def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Ex
     Raises:
         ModelError: a variable could belong to two second stages, or one of them is no linear program.
     """
-    programs = _programs([cost])
+    programs, decided = _walked([cost])
     if not programs:
         return cost
-    if _programs(argument for constraint in constraints for argument in constraint.args):
+    misplaced, constrained = _walked(argument for constraint in constraints for argument in constraint.args)
+    if misplaced:
         raise ModelError("A second stage is a part of the cost: it cannot stand in a constraint.")
-    decided = {v.id: v.name() for v in (*(v for c in constraints for v in c.variables()), *_variables(cost))}
-    outside = set(decided)
+    outside = {variable.id for variable in (*decided, *constrained)}
     owner: dict[int, RecourseProgram] = {}
     for program in programs:
         for variable in program.variables():
@@ -59,7 +60,7 @@ def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Ex
                     f"The variable {variable.name()} stands in two second stages and nowhere else: give each one "
                     "of its own, or name it in a constraint of the problem if it is decided before y is known."
                 )
-    if all(name.startswith(TAU) for name in decided.values()):
+    if all(variable.name().startswith(TAU) for variable in (*decided, *constrained)):
         raise ModelError(
             "All variables of the cost stand in second stages only, so that nothing is decided before y is known: "
             "name the first decision in a constraint of the problem, for example x >= 0."
@@ -67,34 +68,33 @@ def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Ex
     return _replaced(cost, {id(program): _matrix_form(program, outside) for program in programs})
 
 
-def _programs(expressions: Iterable[cp.Expression]) -> list[RecourseProgram]:
-    """The second stages in some expressions, each once."""
-    found: dict[int, RecourseProgram] = {}
-    for expression in expressions:
-        if isinstance(expression, RecourseProgram):
-            found[id(expression)] = expression
-        else:
-            found |= {id(program): program for program in _programs(expression.args)}
-    return list(found.values())
-
-
-def _variables(node: cp.Expression) -> Iterator[cp.Variable]:
-    """The variables that stand outside of second stages."""
-    if isinstance(node, cp.Variable):
-        yield node
-    elif not isinstance(node, RecourseProgram):
-        for arg in node.args:
-            yield from _variables(arg)
+def _walked(expressions: Iterable[cp.Expression]) -> tuple[list[RecourseProgram], list[cp.Variable]]:
+    """The second stages in some expressions, and the variables outside of them; each node is visited once."""
+    seen: dict[int, cp.Expression] = {}
+    left = list(expressions)
+    while left:
+        node = left.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            left += [] if isinstance(node, RecourseProgram) else node.args
+    programs = [node for node in seen.values() if isinstance(node, RecourseProgram)]
+    return programs, [node for node in seen.values() if isinstance(node, cp.Variable)]
 
 
 def _replaced(node: cp.Expression, by: dict[int, cp.Expression]) -> cp.Expression:
-    """The same tree with some nodes replaced."""
-    if id(node) in by:
-        return by[id(node)]
-    args = [_replaced(arg, by) for arg in node.args]
-    if all(new is old for new, old in zip(args, node.args, strict=True)):
-        return node
-    return node.copy(args)
+    """The same tree with some nodes replaced; the table remembers what was done."""
+    if id(node) not in by:
+        args = [_replaced(arg, by) for arg in node.args]
+        same = all(new is old for new, old in zip(args, node.args, strict=True))
+        by[id(node)] = node if same else node.copy(args)
+    return by[id(node)]
+
+
+def _terms(node: cp.Expression) -> list[cp.Expression]:
+    """The terms of a sum, signs included."""
+    if isinstance(node, NegExpression):
+        return [-term for term in _terms(node.args[0])]
+    return [t for arg in node.args for t in _terms(arg)] if isinstance(node, AddExpression) else [node]
 
 
 def _holds(node: cp.Expression, own: set[int]) -> bool:
@@ -118,7 +118,7 @@ def _matrix_form(program: RecourseProgram, outside: set[int]) -> cp.Expression:
                 "relax it, or name it in a constraint of the problem if it is decided before y is known."
             )
     objective, *rows = program.args
-    terms = objective.args if isinstance(objective, AddExpression) else [objective]
+    terms = _terms(objective)
     # What the second stage cannot change need not be linear.
     apart: cp.Expression = sum((cp.sum(t) for t in terms if not _holds(t, own)), start=cp.Constant(0.0))
     data = _Data(own)
