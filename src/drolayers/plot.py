@@ -253,10 +253,10 @@ def _scatter(
     atoms, mass = _solid(worst)
     at = atoms[:, shown]
     panel.scatter(at[:, 0], at[:, 1], s=area * mass, color=WORST, alpha=0.75, label="worst case", lw=0)
-    panel.set(xlabel=f"y[{shown[0]}]", ylabel=f"y[{shown[1]}]")
+    panel.set(xlabel=_entry(worst, shown[0]), ylabel=_entry(worst, shown[1]))
     heaviest = at[int(np.argmax(mass))]
     width = max(np.ptp(panel.get_xlim()), np.ptp(panel.get_ylim()))
-    for direction in worst.directions[0].numpy(force=True)[:, shown]:
+    for direction in worst.mass.directions[0].numpy(force=True)[:, shown]:
         length = float(np.linalg.norm(direction))
         if length > 0:
             tip = heaviest + 0.3 * width * direction / length
@@ -273,8 +273,8 @@ def _stems(panel: Axes, worst: WorstCaseDistribution, nominal: Nominal | None, c
         places, inverse = np.unique(np.round(atoms[:, coordinate], 9), return_inverse=True)
         heights = np.bincount(inverse.ravel(), mass)
         panel.vlines(places, 0.0, heights, color=colour, lw=width, label=label, alpha=0.85)
-    panel.set(xlabel=f"y[{coordinate}]", ylabel="probability", ylim=(0.0, None))
-    reach = worst.directions[0].numpy(force=True)[:, coordinate]
+    panel.set(xlabel=_entry(worst, coordinate), ylabel="probability", ylim=(0.0, None))
+    reach = worst.mass.directions[0].numpy(force=True)[:, coordinate]
     for sign, end in ((1.0, 0.98), (-1.0, 0.02)):
         if (sign * reach > 0).any():
             style = {"arrowstyle": "->", "color": WORST, "ls": "--"}
@@ -285,7 +285,12 @@ def _stems(panel: Axes, worst: WorstCaseDistribution, nominal: Nominal | None, c
 def _solid(distribution: Nominal | WorstCaseDistribution) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The first item's atoms that have mass, and their mass."""
     atoms, mass = (part[0].numpy(force=True) for part in distribution)
-    return atoms[mass > 0], mass[mass > 0]
+    return atoms.reshape(len(atoms), -1)[mass > 0], mass[mass > 0]
+
+
+def _entry(worst: WorstCaseDistribution, coordinate: int) -> str:
+    """The name of a coordinate."""
+    return f"y[{', '.join(str(i) for i in np.unravel_index(coordinate, worst.shape))}]"
 
 
 def _named(decision: Decision, integers: Sequence[cp.Variable], item: int, slot: int) -> str:

@@ -19,6 +19,7 @@ from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.conic.elastic import endless
 from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
 from drolayers.errors import ModelError, ShapeError
@@ -59,7 +60,8 @@ class DecisionProblem:
     """``min_x max_{P ∈ U(θ)} E_P[c(x, y)]`` subject to constraints on x, compiled once for every θ.
 
     Args:
-        cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``.
+        cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``, bare or in ``cp.Minimize``; or
+            ``cp.Maximize`` of a reward, which is the cost -reward: whatever is reported is a cost.
         constraints: CVXPY constraints on the decision variables. Any CVXPY parameter other than y, here or in the
             cost, is known data: calls take its values as ``known``.
         ambiguity: the set U(θ).
@@ -68,13 +70,24 @@ class DecisionProblem:
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
         conservative: whether a decision rule makes the worst case an upper bound.
+        maximises: whether the cost is the negative of a reward.
     """
 
-    def __init__(self, cost: cp.Expression, constraints: Sequence[cp.Constraint], ambiguity: AmbiguitySet) -> None:
+    def __init__(
+        self,
+        cost: cp.Expression | cp.Minimize | cp.Maximize,
+        constraints: Sequence[cp.Constraint],
+        ambiguity: AmbiguitySet,
+    ) -> None:
         if not isinstance(ambiguity, AmbiguitySet):
             raise ModelError(f"ambiguity must be a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
         if not isinstance(constraints, Iterable) or not all(isinstance(c, cp.Constraint) for c in constraints):
             raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
+        self.maximises = isinstance(cost, cp.Maximize)
+        if isinstance(cost, cp.Minimize | cp.Maximize):
+            cost = -cost.expr if self.maximises else cost.expr
+        if isinstance(cost, cp.Expression):
+            cost = resolved(cost, constraints)
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
         for constraint in self.constraints:
             if any(isinstance(p, Uncertain) for p in constraint.parameters()):
@@ -120,7 +133,9 @@ class DecisionProblem:
 
     def __repr__(self) -> str:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
-        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size})"
+        told = ", costs are negative rewards" if self.maximises else ""
+        told += ", the worst case is bounded by a decision rule" if self.conservative else ""
+        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size}{told})"
 
     def _compiled(
         self,
@@ -289,16 +304,18 @@ class DecisionProblem:
 
         Args:
             x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
-            y: outcomes ``(batch, dim)``.
+            y: outcomes ``(batch, *shape)``, or flat.
             known: values of ``problem.known``.
 
         Returns:
             ``(batch,)`` or ``(batch, candidate)``.
         """
         values = self._checked(x)
-        y = torch.as_tensor(y)
-        if y.dim() != 2 or y.shape[1] != self.ambiguity.y.dim:
-            raise ShapeError(f"Outcomes must have shape (batch, {self.ambiguity.y.dim}), not {tuple(y.shape)}.")
+        uncertain = self.ambiguity.y
+        y = uncertain.rows(torch.as_tensor(y))
+        if y.dim() != 2 or y.shape[1] != uncertain.dim:
+            shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
+            raise ShapeError(f"Outcomes must have shape {shapes}, not {tuple(y.shape)}.")
         batches = {v.shape[0] for v in (*values.values(), y)} - {1}
         if len(batches) > 1:
             raise ShapeError(f"Decisions and outcomes must have one batch size, not {sorted(batches)}.")
@@ -313,7 +330,7 @@ class DecisionProblem:
             return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
 
         parts = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
-        return self._loss({**parts, self.ambiguity.y: aligned(y, 1)})
+        return self._loss({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
 
     def worst_case_cost(
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
@@ -348,7 +365,7 @@ class DecisionProblem:
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
         weights = torch.ones(batch, 1) if given.nominal is None else given.nominal.weights
         slopes = probe.unit * solution.variable(probe.values).detach()
-        return worst_distribution(probe.rows, self.ambiguity.y.dim, weights, masses, means, slopes)
+        return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
 
     @cached_property
     def _evaluation(self) -> tuple[ConeProgram, Probe]:

@@ -53,6 +53,10 @@ class Support(ABC):
     def check(self, dim: int) -> None:
         """Raise ModelError unless the set lies in a space of this dimension."""
 
+    def over(self, shape: tuple[int, ...]) -> Support:
+        """The same set for a ``y`` of this shape, whose coordinates are numbered row by row."""
+        return self
+
     @abstractmethod
     def nonnegative(self, dim: int) -> bool:
         """Whether every point is known to be nonnegative."""
@@ -120,6 +124,21 @@ class Box(Support):
         # NaN fails every comparison.
         if not (np.all(self.lo <= self.hi) and np.all(self.lo < np.inf) and np.all(self.hi > -np.inf)):
             raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={self.lo}, hi={self.hi}.")
+
+    def over(self, shape: tuple[int, ...]) -> Box:
+        """Ends that are given in the shape of a matrix, or for one row of it, laid out flat."""
+        flat = (int(np.prod(shape)),)
+        if len(shape) == 1 or all(end.shape in ((), flat) for end in (self.lo, self.hi)):
+            return self
+        try:
+            lo, hi = (
+                end if end.shape in ((), flat) else np.broadcast_to(end, shape).ravel() for end in (self.lo, self.hi)
+            )
+        except ValueError:
+            raise ModelError(
+                f"Box ends must be scalars or fit a y of shape {shape}, not {self.lo.shape} and {self.hi.shape}."
+            ) from None
+        return Box(lo, hi)
 
     def ends(self, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Both ends for every coordinate."""
@@ -398,6 +417,10 @@ class Intersection(Support):
 
     def __repr__(self) -> str:
         return " & ".join(repr(part) for part in self.parts)
+
+    def over(self, shape: tuple[int, ...]) -> Intersection:
+        """Every member."""
+        return Intersection(tuple(part.over(shape) for part in self.parts))
 
     def check(self, dim: int) -> None:
         """Every member, and that they have a point in common."""

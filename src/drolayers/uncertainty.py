@@ -1,8 +1,11 @@
-"""The uncertain vector, written into a cost as if it were an ordinary CVXPY parameter."""
+"""The uncertain quantities, written into a cost as if they were an ordinary CVXPY parameter."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
+import numpy as np
 
 from drolayers.checks import whole
 from drolayers.errors import ModelError
@@ -10,27 +13,51 @@ from drolayers.support import Reals, Support
 
 
 class Uncertain(cp.Parameter):
-    """The uncertain vector ``y`` of a decision problem.
+    """The uncertain vector or matrix ``y`` of a decision problem.
 
-    It is a CVXPY parameter, so that costs are ordinary CVXPY expressions in the decision and in ``y``.
+    It is a CVXPY parameter, so that costs are ordinary CVXPY expressions in the decision and in ``y``. The coordinates
+    of a matrix are numbered row by row, as NumPy and PyTorch flatten; outcomes may be given in its shape or flat.
 
     Args:
-        dim: number of coordinates.
+        shape: number of coordinates, or rows and columns.
         support: where ``y`` can lie; all of space unless said otherwise.
         name: name shown in messages.
     """
 
-    def __init__(self, dim: int, support: Support | None = None, name: str | None = None) -> None:
-        dim = whole("The number of coordinates of Uncertain", dim)
-        self.support = Reals() if support is None else support
-        if not isinstance(self.support, Support):
+    def __init__(self, shape: int | tuple[int, ...], support: Support | None = None, name: str | None = None) -> None:
+        sizes = shape if isinstance(shape, tuple | list) else (shape,)
+        if not 1 <= len(sizes) <= 2:
+            raise ModelError(f"Uncertain needs a number of coordinates or a pair of rows and columns, not {shape!r}.")
+        sizes = tuple(whole("The number of coordinates of Uncertain", size) for size in sizes)
+        dim = int(np.prod(sizes))
+        if not isinstance(support, Support | None):
             raise ModelError(
                 f"Uncertain(support=...) needs a drolayers support such as Nonnegative(), not {support!r}."
             )
+        self.support = Reals() if support is None else support.over(sizes)
         self.support.check(dim)
-        super().__init__(dim, name=name or "y", nonneg=self.support.nonnegative(dim))
+        super().__init__(sizes, name=name or "y", nonneg=self.support.nonnegative(dim))
+        self._flat = Uncertain(dim, self.support, name) if len(sizes) > 1 else None
 
     @property
     def dim(self) -> int:
         """Number of coordinates."""
-        return int(self.shape[0])
+        return int(self.size)
+
+    @property
+    def flat(self) -> Uncertain:
+        """The vector of all coordinates; ``y`` itself where it is one."""
+        return self._flat or self
+
+    @property
+    def entries(self) -> cp.Expression:
+        """``y`` written in terms of ``flat``."""
+        return self if self._flat is None else cp.reshape(self._flat, self.shape, order="C")
+
+    def rows(self, outcomes: Any, lead: int = 1) -> Any:
+        """Outcomes ``(..., *shape)`` with ``lead`` dimensions in front as ``(..., dim)``; others stay as they are."""
+        shape = tuple(np.shape(outcomes))
+        if self._flat is None or shape[lead:] != self.shape:
+            return outcomes
+        given = outcomes if hasattr(outcomes, "reshape") else np.asarray(outcomes)
+        return given.reshape(*shape[:lead], self.dim)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.linalg import null_space
 from scipy.optimize import linprog
 
 from drolayers.cost.parse import parse
@@ -67,6 +70,73 @@ def test_vertices_agree_with_the_linear_program(kind: str) -> None:
                 assert by_vertices(q, W, rhs) == pytest.approx(expected, rel=1e-7, abs=1e-7)
     assert finite >= 100
     assert (infinite == 0) == (kind == "complete")
+
+
+def by_bases(q: np.ndarray, W: np.ndarray) -> tuple[set[tuple[float, ...]], set[tuple[float, ...]]]:
+    """Vertices and rays by trying every basis of a system with independent rows."""
+    rows, columns = W.shape
+    vertices, rays = set(), set()
+    for basis in combinations(range(columns), rows):
+        if np.linalg.matrix_rank(W[:, basis]) == rows:
+            p = np.linalg.solve(W[:, basis].T, q[list(basis)])
+            if np.all(W.T @ p <= q + 1e-9):
+                vertices.add(tuple(np.round(p, 6) + 0.0))
+    for edge in combinations(range(columns), rows - 1):
+        if np.linalg.matrix_rank(W[:, edge]) == rows - 1:
+            line = null_space(W[:, edge].T)[:, 0] if edge else np.ones(1)
+            rays |= {tuple(np.round(r, 6) + 0.0) for r in (line, -line) if np.all(W.T @ r <= 1e-9)}
+    return vertices, rays
+
+
+@pytest.mark.parametrize("kind", ["rays", "complete", "degenerate"])
+def test_pivots_find_what_all_bases_give(kind: str) -> None:
+    """Also where many bases share a vertex; W is connected and has independent rows here."""
+    compared = 0
+    for seed in range(60):
+        q, W, _ = random_stage(seed, kind)
+        if np.linalg.matrix_rank(W) < W.shape[0]:
+            continue
+        dual = dual_vertices(q, W)
+        assert dual is not None
+        if dual.blocks > 1 or not W.any(axis=0).all():
+            continue
+        compared += 1
+        vertices, rays = by_bases(q, W)
+        assert {tuple(np.round(p, 6) + 0.0) for p in dual.points.toarray()} == vertices
+        assert {tuple(np.round(r, 6) + 0.0) for r in dual.forbidden.toarray()} == rays
+    assert compared >= 20
+
+
+def test_nine_rows_and_eighteen_columns() -> None:
+    """48,620 bases, but fewer than a thousand vertices."""
+    rng = np.random.default_rng(0)
+    W = np.hstack([rng.random((9, 9)), np.eye(9)])
+    y = Uncertain(9)
+    atom = recourse(np.ones(18), W, y, method="vertices")
+    assert isinstance(atom, Recourse)
+    assert "vertices" in str(atom.stage)
+    dual = atom.stage.vertices
+    assert dual is not None
+    for rhs in rng.uniform(0, 3, (10, 9)):
+        assert float((dual.points @ rhs).max()) == pytest.approx(linear_program(np.ones(18), W, rhs), rel=1e-8)
+
+
+def test_degenerate_duals_cost_no_more_than_others() -> None:
+    """Equal costs on five by ten routes: two vertices, which thousands of bases share."""
+    sources, sinks = 5, 10
+    W = np.block(
+        [
+            [np.kron(np.eye(sources), np.ones((1, sinks))), np.eye(sources), np.zeros((sources, sinks))],
+            [np.tile(np.eye(sinks), (1, sources)), np.zeros((sinks, sources)), np.eye(sinks)],
+        ]
+    )
+    q = np.concatenate([np.ones(sources * sinks), np.zeros(sources), np.full(sinks, 9.0)])
+    dual = dual_vertices(q, W)
+    assert dual is not None
+    assert dual.points.shape[0] == 2
+    rng = np.random.default_rng(0)
+    for rhs in rng.uniform(0, 3, (10, sources + sinks)):
+        assert float((dual.points @ rhs).max()) == pytest.approx(linear_program(q, W, rhs), rel=1e-8)
 
 
 def test_independent_systems_have_their_own_vertices() -> None:
@@ -213,9 +283,11 @@ def test_auto_leaves_many_vertices_to_a_rule() -> None:
     rng = np.random.default_rng(0)
     W = np.hstack([rng.random((12, 20)), np.eye(12)])
     y = Uncertain(12)
-    atom = recourse(np.ones(32), W, y)
+    with pytest.warns(UserWarning, match="a decision rule bounds the worst case"):
+        atom = recourse(np.ones(32), W, y)
     assert isinstance(atom, Recourse)
     assert atom.stage.vertices is None
+    assert "decision rule" in str(atom)
     with pytest.raises(ModelError, match="decision_rule"):
         recourse(np.ones(32), W, y, method="vertices")
 

@@ -95,6 +95,8 @@ class AmbiguitySet(ABC):
     def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """The nominal distributions of a batch, checked, where θ is."""
         count = self.atoms if self.needs_nominal else 0
+        if isinstance(nominal, tuple | list) and len(nominal) == 2:
+            nominal = self.y.rows(nominal[0], 2), nominal[1]
         return Nominal.of(nominal, self.y.dim, len(theta), count).to(theta.device)
 
     @abstractmethod
@@ -157,6 +159,8 @@ class AmbiguitySet(ABC):
             value = parameters[name]
             if not isinstance(value, Tensor):
                 raise ShapeError(f"Parameter {name!r} must be a tensor, not {type(value).__name__}.")
+            if shape == (self.y.dim,):
+                value = self.y.rows(value)
             expected = (parts[0].shape[0] if parts else value.shape[:1].numel(), *shape)
             if tuple(value.shape) != expected:
                 raise ShapeError(

@@ -38,7 +38,7 @@ def checked_problem(problem: Any, who: str) -> DecisionProblem:
 
 def training_data(problem: DecisionProblem, Z: Any, Y: Any) -> Examples:
     """Contexts and outcomes of the right shapes."""
-    data = Examples(matrix(Z, "Z"), matrix(Y, "Y"))
+    data = Examples(matrix(Z, "Z"), matrix(problem.ambiguity.y.rows(Y), "Y"))
     if data.Y.shape[1] != problem.ambiguity.y.dim:
         raise ShapeError(f"Y must have {problem.ambiguity.y.dim} columns, not {data.Y.shape[1]}.")
     return data

@@ -115,7 +115,7 @@ class _Lowering:
         if not self.sees(node):
             return node if _affine_in_all(node) else self._epigraph(node)
         if isinstance(node, Leaf):
-            return node
+            return self.y.entries if node is self.y else node
         if isinstance(node, Recourse):
             return self._recourse(node)
         if isinstance(node, cp.maximum):
@@ -190,13 +190,13 @@ class _Lowering:
     def _recourse(self, node: Recourse) -> cp.Expression:
         """The maximum over dual vertices with the rays forbidden, or the marker of a decision rule."""
         rhs = self.lower(node.args[0])
-        vertices = node.stage.vertices
+        vertices, forbidden = node.stage.vertices, node.stage.forbidden
+        if forbidden is not None:
+            self.result.forbidden.append(cp.Constant(forbidden) @ rhs)
         if vertices is None:
             marker = cp.Variable()
             self.result.rules.append(Rule(node, marker, rhs))
             return marker
-        if vertices.forbidden.shape[0]:
-            self.result.forbidden.append(cp.Constant(vertices.forbidden) @ rhs)
         rows = [cp.Constant(vertices.points) @ rhs]
         return cp.sum(self._cut(node, (vertices.blocks,), rows, vertices.block))
 

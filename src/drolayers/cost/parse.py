@@ -118,7 +118,10 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     ]
     known = tuple(p for p in cost.parameters() if p is not y)
     entries = coefficients(
-        [expression for block in blocks for expression in block], [*decisions, *epigraphs, *maxima, *markers], y, known
+        [expression for block in blocks for expression in block],
+        [*decisions, *epigraphs, *maxima, *markers],
+        y.flat,
+        known,
     )
     width, inner, outer = (
         int(n) for n in np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima), _length(markers)])
@@ -285,7 +288,7 @@ def _rules(
                 "not be inside a maximum or a CVaR: reduce the second stage or use method='vertices'."
             )
         if weight[k] > 0:
-            recourses.append(RuleRecourse(float(weight[k]), rule.node.stage.q, rule.node.stage.W, rhs))
+            recourses.append(RuleRecourse(float(weight[k]), *rule.node.stage.ruled(), rhs))
     return recourses
 
 

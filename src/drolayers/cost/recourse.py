@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import cvxpy as cp
 import numpy as np
@@ -12,10 +14,15 @@ from cvxpy.atoms.atom import Atom
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
-from drolayers.cost.vertices import BASIS_LIMIT, VERTEX_LIMIT, DualVertices, dual_vertices
+from drolayers.cost.expansion import PIECE_LIMIT
+from drolayers.cost.room import Room
+from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, dual_vertices
 from drolayers.errors import ModelError
 
 METHODS = ("auto", "vertices", "decision_rule")
+_EQUATIONS = (cp.constraints.Equality, cp.constraints.Zero)
+_INEQUALITIES = (cp.constraints.Inequality, cp.constraints.NonNeg, cp.constraints.NonPos)
+UNBOUNDED = "The second stage is unbounded below: no p satisfies W'p <= q, so raise its costs or bound its variables."
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +32,19 @@ class SecondStage:
     q: np.ndarray
     W: np.ndarray
     vertices: DualVertices | None
+    room: Room | None = None
+
+    @property
+    def forbidden(self) -> sp.csr_array | None:
+        """Rows that must not be positive at any right-hand side, beside what a rule obeys anyhow."""
+        part = self.vertices or self.room
+        return None if part is None or not part.forbidden.shape[0] else part.forbidden
+
+    def ruled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Costs and columns that a decision rule is over."""
+        if self.room is None:
+            return self.q, self.W
+        return np.concatenate([self.q, self.room.q]), np.hstack([self.W, self.room.W])
 
     def solve(self, rhs: np.ndarray) -> tuple[float, np.ndarray]:
         """The value, infinite where nothing is feasible, and the multipliers (its gradient in ``rhs``)."""
@@ -36,7 +56,8 @@ class SecondStage:
         return float(result.fun), np.asarray(result.eqlin.marginals)
 
     def __str__(self) -> str:
-        return f"{self.W.shape[0]} rows, {self.W.shape[1]} columns"
+        how = "a decision rule" if self.vertices is None else f"{self.vertices.points.shape[0]} vertices"
+        return f"{self.W.shape[0]} rows, {self.W.shape[1]} columns, {how}"
 
 
 class Recourse(Atom):
@@ -83,29 +104,111 @@ class Recourse(Atom):
         return [sp.csc_array(self.stage.solve(np.asarray(values[0], dtype=float))[1][:, None])]
 
 
-def recourse(q: ArrayLike, W: ArrayLike, rhs: cp.Expression | ArrayLike, method: str = "auto") -> cp.Expression:
-    """The two-stage cost ``min q'g`` subject to ``W g = rhs(x, y)``, ``g >= 0``, for use inside a cost.
+class RecourseProgram(Atom):
+    """A second stage as it was written in CVXPY.
+
+    Which of its variables are decided before y is seen only the whole problem tells, so that it stands in a cost until
+    ``second_stage.resolved`` puts a :class:`Recourse` in its place.
+
+    Args:
+        rows: the objective, to be minimised, then one expression a constraint.
+        equations: which constraints say ``expression == 0``; the others say ``expression <= 0``.
+        method: as for :func:`recourse`.
+    """
+
+    def __init__(self, rows: Sequence[cp.Expression], equations: tuple[bool, ...], method: str) -> None:
+        self.equations, self.method = equations, method
+        super().__init__(*rows)
+
+    def copy(self, args: list[cp.Expression] | None = None, id_objects: dict[int, Any] | None = None) -> Atom:
+        """The same with other expressions."""
+        return RecourseProgram(self.args if args is None else args, self.equations, self.method)
+
+    def numeric(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Not known before the problem is."""
+        raise ModelError("A second stage written in CVXPY has a value within a problem only: ask problem.loss(x, y).")
+
+    def shape_from_args(self) -> tuple[int, ...]:
+        """A scalar."""
+        return ()
+
+    def sign_from_args(self) -> tuple[bool, bool]:
+        """Not known."""
+        return False, False
+
+    def is_atom_convex(self) -> bool:
+        """The value of a convex program is convex in what its rows share with the outside."""
+        return True
+
+    def is_atom_concave(self) -> bool:
+        """Not concave."""
+        return False
+
+    def is_incr(self, idx: int) -> bool:
+        """In the objective and in what must not be positive."""
+        return idx == 0 or not self.equations[idx - 1]
+
+    def is_decr(self, idx: int) -> bool:
+        """In nothing."""
+        return False
+
+    def get_data(self) -> list[Any]:
+        """What the constructor takes after the arguments."""
+        return [self.equations, self.method]
+
+    def _grad(self, values: Sequence[np.ndarray]) -> list[sp.csc_array]:
+        raise NotImplementedError
+
+
+@overload
+def recourse(
+    objective: cp.Minimize | cp.Maximize, constraints: Sequence[cp.Constraint] = (), *, method: str = "auto"
+) -> cp.Expression: ...
+@overload
+def recourse(q: ArrayLike, W: ArrayLike, rhs: cp.Expression | ArrayLike, method: str = "auto") -> cp.Expression: ...
+def recourse(  # type: ignore[misc]  # two names for the first two arguments
+    q: Any = None, W: Any = (), rhs: Any = None, method: str = "auto", *, objective: Any = None, constraints: Any = None
+) -> cp.Expression:
+    """The value of a linear program that is solved once ``y`` is known, for use inside a cost.
+
+    Either as it is written in CVXPY, ``recourse(cp.Minimize(objective), constraints)``, in the decision, ``y`` and
+    variables of its own: those that stand in this second stage and nowhere else in the problem. Or by matrices,
+    ``recourse(q, W, rhs)``, for ``min q'g`` subject to ``W g = rhs(x, y)``, ``g >= 0``. Costs and coefficients of
+    second-stage variables are constants; the rest is affine in the decision and in ``y``. Absolute values, maxima and
+    other atoms that linear programs can say are allowed. ``cp.Maximize`` gives the largest value, a concave function.
 
     With ``method="vertices"`` the cost is represented exactly, as the maximum over the vertices of the dual
     ``{p : W'p <= q}``; decisions whose second stage is infeasible for some ``y`` of the support are excluded.
     With ``method="decision_rule"`` the second stage is restricted to a rule that is affine in ``y`` and in the parts of
     the moments, which bounds the worst case from above; such a term can only be added to the cost. ``"auto"`` takes
-    vertices as long as they are few.
+    vertices as long as they are few, and warns where it takes a rule.
 
     Args:
-        q: costs of the second-stage actions, ``(columns,)``.
-        W: recourse matrix, ``(rows, columns)``, dense or sparse.
-        rhs: right-hand side of shape ``(rows,)``, affine in the decision and in the uncertain vector.
+        q: costs of the second-stage actions, ``(columns,)``, or the objective.
+        W: recourse matrix, ``(rows, columns)``, dense or sparse, or the constraints.
+        rhs: with matrices, the right-hand side of shape ``(rows,)``, affine in the decision and in ``y``.
         method: ``"auto"``, ``"vertices"`` or ``"decision_rule"``.
+        objective: another name of the first argument.
+        constraints: another name of the second.
 
     Returns:
         A scalar convex CVXPY expression; its value is infinite where the second stage is infeasible.
 
     Raises:
-        ModelError: shapes do not agree, the second stage is unbounded below, or there are too many vertices.
+        ModelError: shapes do not agree, the second stage is unbounded below or no linear program, or there are too many
+            vertices.
     """
     if method not in METHODS:
         raise ModelError(f"recourse(method={method!r}) must be one of {', '.join(METHODS)}.")
+    q, W = q if objective is None else objective, W if constraints is None else constraints
+    if isinstance(q, cp.Minimize | cp.Maximize):
+        if rhs is not None:
+            raise ModelError("recourse(cp.Minimize(...), constraints) takes no third argument but method=.")
+        return _written(q.expr, W, method) if isinstance(q, cp.Minimize) else -_written(-q.expr, W, method)
+    if rhs is None:
+        raise ModelError(
+            "recourse needs q, W and rhs, or cp.Minimize(...) and constraints: wrap an objective in cp.Minimize."
+        )
     right = Atom.cast_to_const(rhs)
     costs = np.atleast_1d(np.asarray(q, dtype=float))
     matrix = np.asarray(getattr(W, "toarray", lambda: W)(), dtype=float)
@@ -118,18 +221,41 @@ def recourse(q: ArrayLike, W: ArrayLike, rhs: cp.Expression | ArrayLike, method:
         )
     if not (np.isfinite(costs).all() and np.isfinite(matrix).all()):
         raise ModelError("recourse needs finite q and W.")
-    _check_bounded(costs, matrix)
-    vertices = None if method == "decision_rule" else dual_vertices(costs, matrix)
-    if vertices is None and method == "vertices":
-        raise ModelError(
-            f"The second stage with W of shape {matrix.shape} has more than {BASIS_LIMIT} candidate bases "
-            f"or {VERTEX_LIMIT} vertices: use method='decision_rule'."
+    check_bounded(costs, matrix)
+    return Recourse(right, SecondStage(costs, matrix, vertices_for(costs, matrix, method)))
+
+
+def vertices_for(q: np.ndarray, W: np.ndarray, method: str) -> DualVertices | None:
+    """The vertices of the dual; None where a decision rule was asked for, or taken because there are too many."""
+    if method == "decision_rule":
+        return None
+    limit = PIECE_LIMIT if method == "vertices" else VERTEX_LIMIT
+    found = dual_vertices(q, W, limit)
+    if found is None:
+        reason = f"The dual of the second stage with W of shape {W.shape} has too many vertices (limit {limit})"
+        if method == "vertices":
+            raise ModelError(f"{reason}: use method='decision_rule'.")
+        warnings.warn(
+            f"{reason}: a decision rule bounds the worst case from above (problem.conservative). "
+            "Give method='vertices' or 'decision_rule' to choose.",
+            stacklevel=3,
         )
-    return Recourse(right, SecondStage(costs, matrix, vertices))
+    return found
 
 
-def _check_bounded(q: np.ndarray, W: np.ndarray) -> None:
+def _written(objective: cp.Expression, constraints: Any, method: str) -> RecourseProgram:
+    """A second stage in CVXPY, to be minimised; what can be seen to be wrong at once is refused."""
+    rows, equations = [objective], []
+    for constraint in constraints if isinstance(constraints, list | tuple) else [constraints]:
+        if not isinstance(constraint, _EQUATIONS + _INEQUALITIES):
+            raise ModelError(f"A second stage takes == and <= of CVXPY as constraints, not {constraint}.")
+        rows.append(-constraint.expr if isinstance(constraint, cp.constraints.NonNeg) else constraint.expr)
+        equations.append(isinstance(constraint, _EQUATIONS))
+    return RecourseProgram(rows, tuple(equations), method)
+
+
+def check_bounded(q: np.ndarray, W: np.ndarray) -> None:
     """The dual ``{p : W'p <= q}`` must not be empty, else the cost is minus infinity wherever it is feasible."""
     dual = linprog(np.zeros(W.shape[0]), A_ub=W.T, b_ub=q, bounds=(None, None), method="highs")
     if dual.status == 2:
-        raise ModelError("The second stage is unbounded below: no p satisfies W'p <= q, so raise the costs q.")
+        raise ModelError(UNBOUNDED)

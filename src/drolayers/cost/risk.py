@@ -8,6 +8,9 @@ from cvxpy.lin_ops.lin_utils import get_id
 from drolayers.checks import number
 from drolayers.errors import ModelError
 
+TAU = "cvar_tau"
+"""How the names of thresholds begin."""
+
 
 def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     """The conditional value-at-risk of a cost, ``min_tau tau + E[(cost - tau)^+] / (1 - level)``.
@@ -33,5 +36,5 @@ def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     cost = cp.Expression.cast_to_const(cost)
     if not cost.is_scalar():
         raise ModelError(f"cvar needs a scalar cost, not one of shape {cost.shape}: sum its entries with cp.sum.")
-    tau = cp.Variable(name=f"cvar_tau{get_id()}")
+    tau = cp.Variable(name=f"{TAU}{get_id()}")
     return tau + cp.pos(cost - tau) / (1.0 - level)

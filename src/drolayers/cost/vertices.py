@@ -1,18 +1,22 @@
-"""Vertices and extreme rays of the dual ``{p : W'p <= q}`` of a two-stage cost, for small systems."""
+"""Vertices and extreme rays of the dual ``{p : W'p <= q}`` of a two-stage cost, where they are not too many."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-BASIS_LIMIT = 20_000
+from drolayers.errors import ModelError
+
 VERTEX_LIMIT = 512
+"""Vertices, and likewise rays, that are taken unless more are asked for; twice as many may be met on the way."""
+
+CHUNK = 512
+"""Pairs of rays that are looked at together."""
+
 # Relative to columns of W of length one; what is closer than this is taken for a tie.
 TOLERANCE = 1e-9
 
@@ -34,8 +38,8 @@ class DualVertices:
         return int(self.block.max()) + 1 if len(self.block) else 0
 
 
-def dual_vertices(q: np.ndarray, W: np.ndarray) -> DualVertices | None:
-    """Enumerates the vertices and extreme rays of ``{p : W'p <= q}``; None when there are too many candidates.
+def dual_vertices(q: np.ndarray, W: np.ndarray, limit: int = VERTEX_LIMIT) -> DualVertices | None:
+    """Enumerates the vertices and extreme rays of ``{p : W'p <= q}``; None when an independent system has too many.
 
     Where ``W`` has dependent rows, the right-hand side must satisfy the same dependences: these come out as pairs of
     forbidden rows, and the vertices are those of the independent rows.
@@ -48,7 +52,7 @@ def dual_vertices(q: np.ndarray, W: np.ndarray) -> DualVertices | None:
         inside = W[np.ix_(members, columns)]
         independent, dependent, relation = _independent_rows(inside)
         reduced = inside[independent]
-        found = _enumerate(q[columns], reduced)
+        found = _enumerate(q[columns], reduced, limit)
         if found is None:
             return None
         vertices, rays = found
@@ -87,43 +91,67 @@ def _independent_rows(W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return independent, dependent, relation
 
 
-def _enumerate(q: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Vertices and rays of a system with independent rows."""
-    rows, columns = W.shape
-    if rows == 0:
+def _enumerate(q: np.ndarray, W: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Vertices and rays of a system with independent rows, by the double description method.
+
+    They are the extreme rays (p, t) of the cone ``t >= 0, W'p <= t q``, with t > 0 or t = 0. Its rows are added one
+    by one: rays beyond the new row give way to those between them and their neighbours on this side. Two rays are
+    neighbours where no third is tight in all rows in which both are, also where vertices are degenerate: so time grows
+    with the number of rays, not with that of bases.
+
+    Reference:
+        Fukuda and Prodon, Double description method revisited, LNCS 1120 (1996).
+    """
+    dim = len(W) + 1
+    if dim == 1:
         return np.zeros((1, 0)), np.zeros((0, 0))
-    if max(comb(columns, rows), comb(columns, rows - 1)) > BASIS_LIMIT:
-        return None
     length = np.linalg.norm(W, axis=0)
     W, q = W[:, length > 0] / length[length > 0], q[length > 0] / length[length > 0]
-    vertices = _vertices(q, W)
-    return None if len(vertices) > VERTEX_LIMIT else (vertices, _rays(W))
+    size = float(np.abs(q).max()) or 1.0
+    cone = _unit(np.vstack([np.eye(dim)[-1:], np.column_stack([-W.T, q / size])]))
+    first = scipy.linalg.qr(cone.T, mode="r", pivoting=True)[1][:dim]
+    rays, tight = _unit(np.linalg.inv(cone[first]).T), np.zeros((dim, len(cone)), dtype=bool)
+    tight[:, first] = ~np.eye(dim, dtype=bool)
+    for row in np.setdiff1d(np.arange(len(cone)), first):
+        side = rays @ cone[row]
+        side[np.abs(side) <= TOLERANCE] = 0.0
+        inner, outer = _neighbours(tight, side, dim)
+        between = _unit(side[inner, None] * rays[outer] - side[outer, None] * rays[inner])
+        kept = side >= 0
+        rays = np.vstack([rays[kept], between])
+        tight = np.vstack([tight[kept], tight[inner] & tight[outer]])
+        tight[:, row] = np.concatenate([side[kept] == 0, np.ones(len(between), dtype=bool)])
+        if len(rays) > 2 * limit:
+            return None
+    far = tight[:, 0]
+    if max(far.sum(), (~far).sum()) > limit:
+        return None
+    # From their tight columns once more, without the errors of the way.
+    vertices = np.array([np.linalg.lstsq(W[:, on].T, q[on], rcond=None)[0] for on in tight[~far, 1:]])
+    excess = vertices @ W - q
+    if np.any(excess > 1e3 * TOLERANCE * np.maximum(size, np.abs(vertices).max(axis=1, initial=0.0))[:, None]):
+        raise ModelError("The vertices of the second stage's dual cannot be told apart: rescale q and W.")
+    return _distinct(vertices, size), _distinct(_unit(rays[far, :-1]), 1.0)
 
 
-def _vertices(q: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """All ``p`` with ``W'p <= q`` where as many independent columns as rows are tight."""
-    rows, columns = W.shape
-    basis = np.array(list(combinations(range(columns), rows)))
-    square = W.T[basis]
-    regular = np.linalg.svd(square, compute_uv=False)[:, -1] > TOLERANCE
-    p = np.linalg.solve(square[regular], q[basis[regular]][..., None])[..., 0]
-    scale = np.maximum(np.abs(q).max(initial=0.0), np.abs(p).max(axis=1, initial=0.0))[:, None]
-    feasible = np.all(p @ W <= q + TOLERANCE * scale, axis=1)
-    return _distinct(p[feasible], np.abs(q).max(initial=0.0))
+def _unit(rays: np.ndarray) -> np.ndarray:
+    """Rays of length one."""
+    return rays / np.linalg.norm(rays, axis=1, keepdims=True)
 
 
-def _rays(W: np.ndarray) -> np.ndarray:
-    """All directions with ``W'r <= 0`` where one column less than the rows is tight, of length one."""
-    rows, columns = W.shape
-    edge = np.array(list(combinations(range(columns), rows - 1)), dtype=int).reshape(comb(columns, rows - 1), rows - 1)
-    # A zero row makes the systems square, so that their last right singular vector spans the null space.
-    square = np.concatenate([W.T[edge], np.zeros((len(edge), 1, rows))], axis=1)
-    _, size, right = np.linalg.svd(square)
-    line = right[:, -1]
-    if rows > 1:
-        line = line[size[:, -2] > TOLERANCE]
-    both = np.concatenate([line, -line])
-    return _distinct(both[np.all(both @ W <= TOLERANCE, axis=1)], 1.0)
+def _neighbours(tight: np.ndarray, side: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """The neighbours on both sides of a row, pair by pair."""
+    number, loose = tight.astype(np.float32), (~tight).astype(np.float32)
+    inner, outer = np.flatnonzero(side > 0), np.flatnonzero(side < 0)
+    # The plane of two neighbours is where at least dim - 2 rows are tight.
+    i, j = np.nonzero(number[inner] @ number[outer].T >= dim - 2)
+    inner, outer = inner[i], outer[j]
+    alone = [
+        (number[a] * number[b] @ loose.T == 0).sum(axis=1) == 2
+        for a, b in ((inner[k : k + CHUNK], outer[k : k + CHUNK]) for k in range(0, len(inner), CHUNK))
+    ]
+    kept = np.concatenate([np.zeros(0, dtype=bool), *alone])
+    return inner[kept], outer[kept]
 
 
 def _distinct(points: np.ndarray, scale: float) -> np.ndarray:

@@ -131,7 +131,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None) -> None:
         """Both trainings."""
-        everything, ambiguity = Examples(matrix(Z, "Z"), matrix(Y, "Y")), self.problem.ambiguity
+        ambiguity = self.problem.ambiguity
+        Y = ambiguity.y.rows(Y)
+        everything = Examples(matrix(Z, "Z"), matrix(Y, "Y"))
+        if isinstance(validation, tuple | list) and len(validation) == 2:
+            validation = validation[0], ambiguity.y.rows(validation[1])
         if everything.Y.shape[1] != ambiguity.y.dim:
             raise ShapeError(f"Y must have {ambiguity.y.dim} columns, not {everything.Y.shape[1]}.")
         training, held_out = split(everything, validation, self.trainer.validation_share, self.seed)
@@ -311,7 +315,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def loss(self, Z: Any, Y: Any) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
-        decision, outcomes = self.decision(Z), matrix(Y, "Y")
+        decision, outcomes = self.decision(Z), matrix(self.problem.ambiguity.y.rows(Y), "Y")
         self._same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")

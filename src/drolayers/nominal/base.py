@@ -75,9 +75,10 @@ class NominalDistribution(nn.Module, ABC):
 
         Args:
             Z: covariates ``(N, dz)``; a tensor, an array or a data frame.
-            Y: outcomes ``(N, dim)``.
+            Y: outcomes ``(N, dim)``, or ``(N, rows, columns)`` of a matrix.
         """
-        covariates, outcomes = matrix(Z, "Z"), matrix(Y, "Y")
+        covariates = matrix(Z, "Z")
+        outcomes = matrix(Y.reshape(len(Y), -1) if getattr(Y, "ndim", 2) == 3 else Y, "Y")
         if len(covariates) != len(outcomes):
             raise ShapeError(f"Z has {len(covariates)} rows and Y has {len(outcomes)}: there must be one for each.")
         if not len(covariates):

@@ -32,7 +32,7 @@ REACH = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class WorstCaseDistribution:
-    """Atoms ``(batch, atom, dim)`` and probabilities ``(batch, atom)``; unpacks as that pair.
+    """Atoms ``(batch, atom, *shape of y)`` and probabilities ``(batch, atom)``; unpacks as that pair.
 
     ``directions`` hold what escapes to infinity, as mass times distance, and ``escaping_cost`` what it contributes to
     the worst-case cost. Items that could not be solved hold NaN probabilities. ``mass.origin`` tells from which nominal
@@ -41,11 +41,12 @@ class WorstCaseDistribution:
 
     mass: Mass
     escaping_cost: Float[Tensor, "batch"]
+    shape: tuple[int, ...]
 
     @property
-    def atoms(self) -> Float[Tensor, "batch atom dim"]:
-        """Where the mass lies; atoms without mass fill up the batch."""
-        return self.mass.atoms
+    def atoms(self) -> Float[Tensor, "batch atom *shape"]:
+        """Where the mass lies, in the shape of y; atoms without mass fill up the batch."""
+        return _shaped(self.mass.atoms, self.shape)
 
     @property
     def probabilities(self) -> Float[Tensor, "batch atom"]:
@@ -53,18 +54,23 @@ class WorstCaseDistribution:
         return self.mass.probabilities
 
     @property
-    def directions(self) -> Float[Tensor, "batch direction dim"]:
-        """Mass times distance of what escapes to infinity; zero rows fill up the batch."""
-        return self.mass.directions
+    def directions(self) -> Float[Tensor, "batch direction *shape"]:
+        """Mass times distance of what escapes to infinity; zeros fill up the batch."""
+        return _shaped(self.mass.directions, self.shape)
 
     def __iter__(self) -> Iterator[Tensor]:
         yield self.atoms
         yield self.probabilities
 
 
+def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The last dimension in the shape of y."""
+    return values.reshape(*values.shape[:2], *shape)
+
+
 def worst_distribution(
     rows: Rows,
-    dim: int,
+    shape: tuple[int, ...],
     weights: Float[Tensor, "batch scenario"],
     masses: Float[Tensor, "batch row"],
     means: Float[Tensor, "batch entry"],
@@ -74,13 +80,14 @@ def worst_distribution(
 
     Args:
         rows: the rows of all scenarios, scenario by scenario.
-        dim: number of coordinates.
+        shape: of y.
         weights: of the scenarios; a scenario's mass stays its own, and its rows were multiplied by its weight.
         masses: ∂f/∂b, relative to the scenario's weight.
         means: ∂f/∂a, likewise.
         slopes: the slopes a themselves, multiplied by the weight.
     """
     arrays = [t.detach().cpu().numpy() for t in (weights, masses, means, slopes)]
+    dim = int(np.prod(shape))
     items = [_item(rows, dim, *(a[i] for a in arrays)) for i in range(masses.shape[0])]
 
     def padded(parts: list[Any]) -> Tensor:
@@ -91,7 +98,7 @@ def worst_distribution(
     atoms, probabilities, origin, directions, sources = (padded([item[k] for item in items]) for k in range(5))
     cost = torch.as_tensor(np.array([item[5] for item in items]))
     mass = Mass(atoms, probabilities, origin.long(), directions, sources.long())
-    return WorstCaseDistribution(mass, cost)
+    return WorstCaseDistribution(mass, cost, shape)
 
 
 def _item(
