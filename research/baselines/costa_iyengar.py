@@ -12,11 +12,11 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
+from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import MeanModel, fit_mean, train
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
-from drolayers.learning.data import Examples, split
+from drolayers.learning.data import Examples, examples, split
 from drolayers.problem import DecisionProblem
 from research.baselines.hellinger import HellingerPortfolio, RobustPortfolio
 
@@ -75,7 +75,9 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
         """Train on the latest residuals and on all points; validation data decide which epoch is kept."""
         self.variable_ = _portfolio_variable(checked_problem(self.problem, "CostaIyengar"))
-        training, held_out = split(training_data(self.problem, Z, Y), validation, self.validation_share, self.seed)
+        training, held_out = split(
+            self.problem, examples(self.problem, Z, Y), validation, self.validation_share, self.seed
+        )
         self.n_features_in_ = training.Z.shape[1]
         model, _ = fit_mean(
             training,

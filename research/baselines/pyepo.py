@@ -12,13 +12,13 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
+from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import fit_mean, train
 from drolayers.baselines.sibling import ExpectedCost, affine
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.extras import require
-from drolayers.learning.data import Examples, split
+from drolayers.learning.data import Examples, examples, split
 from drolayers.problem import DecisionProblem
 
 METHODS = ("spo+", "perturbed")
@@ -82,7 +82,9 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         if not affine(checked_problem(self.problem, "Pyepo")):
             raise ModelError("PyEPO's methods need a cost that is affine in y; this one has maxima of y.")
         pyepo_func = require("pyepo.func", "pyepo")
-        training, held_out = split(training_data(self.problem, Z, Y), validation, self.validation_share, self.seed)
+        training, held_out = split(
+            self.problem, examples(self.problem, Z, Y), validation, self.validation_share, self.seed
+        )
         self.n_features_in_ = training.Z.shape[1]
         self.model_, first = fit_mean(
             training,

@@ -29,6 +29,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from drolayers.known import KnownData
     from drolayers.learning import DecisionFocusedLearner
     from drolayers.problem import DecisionProblem
 
@@ -65,7 +68,8 @@ def run(
 ) -> None:
     """Train on the problem of a Python file and the data of a CSV file, compare on rows held out, and save the model.
 
-    Unless the file names them, the outcomes are the last columns, as many as y has, and the covariates all before them.
+    Known data of the problem are columns by their names: stock for a number, stock_1, stock_2 for a vector. Of the
+    others, unless the file names them, the outcomes are the last, as many as y has, and the covariates all before them.
     """
     with one_sentence():
         own = _Own.read(problem)
@@ -74,14 +78,15 @@ def run(
         if copy.exists() and copy.read_bytes() != source and not (folder / RESULTS).exists():
             raise ModelError(f"{copy} is a file of yours that would be overwritten: give another folder as --out.")
         covariates, outcomes = own.columns(tables.header(data), str(data))
-        rows = tables.read(data, [*covariates, *outcomes])
+        known = own.problem.known_data
+        rows = tables.read(data, [*covariates, *outcomes, *known.columns])
         held = int(test_share * len(rows))
         if len(rows) - held < 2:
             raise ShapeError(f"{data} leaves {len(rows) - held} rows to learn from: give more, or a smaller share.")
-        Z, Y = [row[: len(covariates)] for row in rows], [row[len(covariates) :] for row in rows]
+        everything = _Table.of(rows, len(covariates), len(outcomes), known)
         kept = len(rows) - held
-        trainings = _learn(own, folder, (Z[:kept], Y[:kept]), resume, not quiet and sys.stderr.isatty())
-        found = _compare(own.problem, trainings, (Z, Y), kept) if held else []
+        trainings = _learn(own, folder, everything[:kept], resume, not quiet and sys.stderr.isatty())
+        found = _compare(own.problem, trainings, everything, kept) if held else []
         note = {"problem": PROBLEM, "covariates": covariates, "outcomes": outcomes}
         list(trainings.values())[-1].save(folder / MODEL, note)
         copy.write_bytes(source)
@@ -106,12 +111,14 @@ def decide(
 ) -> None:
     """Decide for the contexts of a CSV file with a model that [bold]run[/] saved.
 
-    The file needs the model's covariates as columns (others are ignored). Every row is answered with the decision, by
-    variable, and a status; a row without a decision is left empty.
+    The file needs the model's covariates and the problem's known data as columns (others are ignored). Every row is
+    answered with the decision, by variable, and a status; a row without a decision is left empty.
     """
     with one_sentence():
         learner, covariates = _load(model, problem)
-        decision = learner.decision(tables.read(data, covariates))
+        known = learner.problem.known_data
+        given = _Table.of(tables.read(data, [*covariates, *known.columns]), len(covariates), 0, known)
+        decision = learner.decision(given.Z, given.known)
         names = [
             f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
             for variable in decision.best
@@ -145,6 +152,28 @@ def one_sentence() -> Iterator[None]:
     except KeyboardInterrupt:
         print("drolayers: interrupted; what was trained is kept, and --resume goes on from there.", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Contexts, outcomes and known data of a file."""
+
+    Z: Tensor
+    Y: Tensor
+    known: Any
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[float]], covariates: int, outcomes: int, known: KnownData) -> _Table:
+        """Rows of so many covariates and outcomes, and of known data behind them."""
+        import torch
+
+        table = torch.tensor(rows, dtype=torch.float64)
+        Z, Y, told = table.tensor_split((covariates, covariates + outcomes), 1)
+        return cls(Z, Y, known.values(told))
+
+    def __getitem__(self, rows: slice) -> _Table:
+        known = None if self.known is None else {p: value[rows] for p, value in self.known.items()}
+        return _Table(self.Z[rows], self.Y[rows], known)
 
 
 @dataclass(frozen=True)
@@ -192,6 +221,7 @@ class _Own:
     def columns(self, header: Sequence[str], data: str) -> tuple[list[str], list[str]]:
         """The names of covariates and outcomes among the columns of a file."""
         dim = self.problem.ambiguity.y.dim
+        header = [name for name in header if name not in self.problem.known_data.columns]
         outcomes = list(header[-dim:]) if self.outcomes is None else self.outcomes
         covariates = self.covariates or [name for name in header if name not in outcomes]
         if len(outcomes) != dim:
@@ -203,9 +233,7 @@ class _Own:
         return covariates, outcomes
 
 
-def _learn(
-    own: _Own, folder: Path, data: tuple[Any, Any], resume: bool, progress: bool
-) -> dict[str, DecisionFocusedLearner]:
+def _learn(own: _Own, folder: Path, data: _Table, resume: bool, progress: bool) -> dict[str, DecisionFocusedLearner]:
     """A learner that fits sets to data, and one that goes on from it and trains on decisions, where that was asked."""
     from sklearn.base import clone
 
@@ -215,27 +243,23 @@ def _learn(
         learner = clone(own.learner)
         trainer = learner.trainer.but(directory=folder / "training", resume=resume or last, progress=progress)
         learner.set_params(trainer=trainer, training=learner.training if last else None)
-        found[name] = learner.fit(*data)
+        found[name] = learner.fit(data.Z, data.Y, known=data.known)
     return found
 
 
 def _compare(
-    problem: DecisionProblem, learners: dict[str, DecisionFocusedLearner], data: tuple[Any, Any], kept: int
+    problem: DecisionProblem, learners: dict[str, DecisionFocusedLearner], data: _Table, kept: int
 ) -> list[dict[str, Any]]:
     """Mean costs on the rows behind the first ``kept``, with their standard errors."""
-    import torch
-
     from drolayers.baselines import WeightedSampleAverage
 
-    Z, Y = torch.tensor(data[0], dtype=torch.float64), torch.tensor(data[1], dtype=torch.float64)
-    policies: dict[str, Any] = {
-        "weighted sample average": WeightedSampleAverage(problem).fit(Z[:kept], Y[:kept]),
-        **learners,
-    }
+    first, rest = data[:kept], data[kept:]
+    average = WeightedSampleAverage(problem).fit(first.Z, first.Y, known=first.known)
+    policies: dict[str, Any] = {"weighted sample average": average, **learners}
     rows = []
     for name, policy in policies.items():
-        decided = policy.decide(Z[kept:])
-        cost = problem.loss({variable: torch.as_tensor(value) for variable, value in decided.items()}, Y[kept:])
+        decided = policy.decide(rest.Z, rest.known)
+        cost = problem.loss(decided, rest.Y, rest.known)
         cost = cost[cost.isfinite()]
         error = float(cost.std() / len(cost) ** 0.5) if len(cost) > 1 else None
         mean = float(cost.mean()) if len(cost) else None

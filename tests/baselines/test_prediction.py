@@ -71,7 +71,7 @@ def test_decisions_at_a_point_meet_its_demand() -> None:
     np.testing.assert_allclose(policy.decide(Z)[shop.retail][small], policy.predict(Z)[small], atol=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [3, (np.zeros((4, 2)),), (np.zeros((4, 2)), np.zeros((4, 2)), 1)])
+@pytest.mark.parametrize("wrong", [3, (np.zeros((4, 2)),), (np.zeros((4, 2)), np.zeros((4, 2)), None, 1)])
 def test_validation_data_are_a_pair(wrong) -> None:
     with pytest.raises(dro.ShapeError, match="validation must be a pair"):
         MeanPrediction(Shop().problem).fit(*sales(), wrong)
@@ -80,15 +80,15 @@ def test_validation_data_are_a_pair(wrong) -> None:
 def test_a_share_is_held_out_and_the_rest_keeps_its_order() -> None:
     Z, Y = sales(20)
     Z[:, 0] = np.arange(20)
-    training, held_out = split(Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.3, 0)
+    training, held_out = split(Shop().problem, Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.3, 0)
     first, second = (part.Z[:, 0].tolist() for part in (training, held_out))
     assert (len(first), len(second)) == (14, 6)
     assert sorted(first + second) == list(range(20))
     assert (first, second) == (sorted(first), sorted(second))
     assert second not in (list(range(6)), list(range(14, 20)))
     np.testing.assert_array_equal(held_out.Y, Y[np.array(second, dtype=int)])
-    assert split(Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.3, 1)[1].Z[:, 0].tolist() != second
-    assert split(Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.0, 0)[1] is None
+    assert split(Shop().problem, Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.3, 1)[1].Z[:, 0].tolist() != second
+    assert split(Shop().problem, Examples(matrix(Z, "Z"), matrix(Y, "Y")), None, 0.0, 0)[1] is None
 
 
 def test_one_seed_one_result() -> None:

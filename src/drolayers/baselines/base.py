@@ -9,23 +9,26 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from drolayers.errors import ModelError, ShapeError
-from drolayers.learning.data import Examples, matrix
+from drolayers.known import Known
+from drolayers.learning.data import matrix
 from drolayers.problem import DecisionProblem
 
 
 class Policy(Protocol):
     """From data to decisions, with the manners of :class:`drolayers.DecisionFocusedLearner`."""
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Learn from contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
             Z: contexts; an array, a data frame or a tensor.
             Y: outcomes.
-            validation: contexts and outcomes that decide which epoch is kept, for policies that are trained.
+            validation: contexts and outcomes (and known data) that decide which epoch is kept, for policies that are
+                trained.
+            known: values of ``problem.known``, one row a context.
         """
 
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
 
 
@@ -34,14 +37,6 @@ def checked_problem(problem: Any, who: str) -> DecisionProblem:
     if not isinstance(problem, DecisionProblem):
         raise ModelError(f"{who} needs a dro.DecisionProblem, not {type(problem).__name__}.")
     return problem
-
-
-def training_data(problem: DecisionProblem, Z: Any, Y: Any) -> Examples:
-    """Contexts and outcomes of the right shapes."""
-    data = Examples(matrix(Z, "Z"), matrix(problem.ambiguity.y.rows(Y), "Y"))
-    if data.Y.shape[1] != problem.ambiguity.y.dim:
-        raise ShapeError(f"Y must have {problem.ambiguity.y.dim} columns, not {data.Y.shape[1]}.")
-    return data
 
 
 def contexts(policy: object, Z: Any) -> Tensor:

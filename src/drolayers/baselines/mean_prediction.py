@@ -9,10 +9,11 @@ import cvxpy as cp
 import torch
 from sklearn.base import BaseEstimator
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
+from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import ExpectedCost
-from drolayers.learning.data import split
+from drolayers.known import Known
+from drolayers.learning.data import examples, split
 from drolayers.problem import DecisionProblem
 
 
@@ -51,10 +52,12 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
         self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
         self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Train the network; validation data decide which epoch is kept."""
         checked_problem(self.problem, "MeanPrediction")
-        training, held_out = split(training_data(self.problem, Z, Y), validation, self.validation_share, self.seed)
+        training, held_out = split(
+            self.problem, examples(self.problem, Z, Y, known), validation, self.validation_share, self.seed
+        )
         self.n_features_in_ = training.Z.shape[1]
         self.model_, self.history_ = fit_mean(
             training,
@@ -77,8 +80,9 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
         return mean if isinstance(Z, torch.Tensor) else mean.numpy()
 
     @torch.no_grad()
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The decisions that are best for the predicted means."""
         values = contexts(self, Z)
         mean = self.model_(values)[:, None]
-        return as_given(self.expected_.decide(mean, torch.ones_like(mean[..., 0])), Z)
+        table = self.problem.known_data.table(known, len(values))
+        return as_given(self.expected_.decide(mean, torch.ones_like(mean[..., 0]), table), Z)

@@ -9,12 +9,13 @@ from sklearn.base import BaseEstimator
 
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.moments import Norm
-from drolayers.baselines.base import checked_problem, contexts, training_data
+from drolayers.baselines.base import checked_problem, contexts
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import sibling
 from drolayers.checks import number
+from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
-from drolayers.learning.data import split
+from drolayers.learning.data import examples, split
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
 
@@ -55,11 +56,11 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
         self.problem, self.model, self.pretraining, self.training = problem, model, pretraining, training
         self.trainer, self.seed, self.learner = trainer, seed, learner
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Train on squared errors, then on decisions; validation data decide which epochs are kept."""
         checked_problem(self.problem, "NoSet")
-        everything = training_data(self.problem, Z, Y)
-        training, held_out = split(everything, validation, self.trainer.validation_share, self.seed)
+        everything = examples(self.problem, Z, Y, known)
+        training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
         model, first = fit_mean(
             training,
@@ -84,11 +85,13 @@ class NoSet(BaseEstimator):  # type: ignore[misc]
             seed=self.seed,
             **settings,
         )
-        self.learner_.fit(training.Z, training.Y, None if held_out is None else (held_out.Z, held_out.Y))
+        told = self.problem.known_data.values
+        validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known))
+        self.learner_.fit(training.Z, training.Y, validation, told(training.known))
         self.history_ = {"mean": first, **self.learner_.history_}
         return self
 
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The decisions at the predicted points."""
         contexts(self, Z)
-        return self.learner_.decide(Z)
+        return self.learner_.decide(Z, known)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drolayers.baselines.base import as_given, checked_problem
 from drolayers.errors import ModelError
+from drolayers.known import Known
 from drolayers.layer import DROLayer
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.learning.data import matrix
@@ -57,14 +58,16 @@ class FullKnowledge(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.problem, self.theta, self.seed, self.oracle, self.engine = problem, theta, seed, oracle, engine
 
-    def fit(self, Z: Any = None, Y: Any = None, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(
+        self, Z: Any = None, Y: Any = None, validation: tuple[Any, ...] | None = None, known: Known | None = None
+    ) -> Self:
         """There is nothing to learn."""
         if checked_problem(self.problem, "FullKnowledge").ambiguity.needs_nominal:
             raise ModelError("FullKnowledge needs a set that is all in θ; a ball around data is not.")
         return self
 
     @torch.no_grad()
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The robust decisions for the sets that are named."""
         self.fit()
         given = self.theta(matrix(Z, "Z").numpy())
@@ -72,5 +75,9 @@ class FullKnowledge(BaseEstimator):  # type: ignore[misc]
             given = {name: torch.as_tensor(value).double() for name, value in given.items()}
         theta: Tensor = self.problem.ambiguity.flat(given if isinstance(given, dict) else torch.as_tensor(given))
         layer = DROLayer(self.problem, oracle=self.oracle, engine=self.engine).eval()
-        parts = [layer(part.double()).best for part in theta.split(512)]
+        table = self.problem.known_data.table(known, len(theta))
+        parts = [
+            layer(part.double(), None, self.problem.known_data.values(told)).best
+            for part, told in zip(theta.split(512), table.split(512), strict=True)
+        ]
         return as_given({v: torch.cat([part[v] for part in parts]) for v in parts[0]}, Z)

@@ -9,9 +9,11 @@ import cvxpy as cp
 import torch
 from sklearn.base import BaseEstimator
 
-from drolayers.baselines.base import as_given, checked_problem, contexts, training_data
+from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.errors import ModelError
+from drolayers.known import Known
+from drolayers.learning.data import examples
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 
@@ -30,18 +32,24 @@ class SampleAverage(BaseEstimator):  # type: ignore[misc]
     def __init__(self, problem: DecisionProblem, seed: int = 0, *, oracle: Any = "auto", engine: Any = "auto") -> None:
         self.problem, self.seed, self.oracle, self.engine = problem, seed, oracle, engine
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Solve for the decision; validation data are not needed."""
-        data = training_data(checked_problem(self.problem, "SampleAverage"), Z, Y)
+        data = examples(checked_problem(self.problem, "SampleAverage"), Z, Y, known)
         self.n_features_in_ = data.Z.shape[1]
         count = len(data)
-        model = ExpectedCost(self.problem, count, oracle=self.oracle, engine=self.engine)
-        self.decision_ = model.decide(data.Y[None], torch.full((1, count), 1.0 / count, dtype=torch.float64))
+        self.model_ = ExpectedCost(self.problem, count, oracle=self.oracle, engine=self.engine)
+        self.atoms_, self.weights_ = data.Y[None], torch.full((1, count), 1.0 / count, dtype=torch.float64)
+        # With known data there is a decision for each of them.
+        self.decision_ = None if self.problem.known else self.model_.decide(self.atoms_, self.weights_)
         return self
 
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The one decision, for every context."""
         count = len(contexts(self, Z))
+        table = self.problem.known_data.table(known, count)
+        if self.decision_ is None:
+            atoms, weights = (part.expand(count, *part.shape[1:]) for part in (self.atoms_, self.weights_))
+            return as_given(self.model_.decide(atoms, weights, table), Z)
         repeated = {v: value.expand(count, *value.shape[1:]).clone() for v, value in self.decision_.items()}
         return as_given(repeated, Z)
 
@@ -69,9 +77,9 @@ class WeightedSampleAverage(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.problem, self.nominal, self.seed, self.oracle, self.engine = problem, nominal, seed, oracle, engine
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Take in the data; validation data are not needed."""
-        data = training_data(checked_problem(self.problem, "WeightedSampleAverage"), Z, Y)
+        data = examples(checked_problem(self.problem, "WeightedSampleAverage"), Z, Y, known)
         if self.nominal is not None and not isinstance(self.nominal, NominalDistribution):
             raise ModelError(f"nominal must be an object such as dro.nominal.KNN(k=20), not {self.nominal!r}.")
         nominal = KNN(k=min(20, len(data))) if self.nominal is None else deepcopy(self.nominal)
@@ -80,7 +88,9 @@ class WeightedSampleAverage(BaseEstimator):  # type: ignore[misc]
         self.model_ = ExpectedCost(self.problem, self.nominal_.atoms, oracle=self.oracle, engine=self.engine)
         return self
 
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The best decision for each context's own distribution."""
         values = contexts(self, Z)
-        return as_given(self.model_.decide(*self.nominal_(values)), Z)
+        table = self.problem.known_data.table(known, len(values))
+        atoms, weights = self.nominal_(values)
+        return as_given(self.model_.decide(atoms, weights, table), Z)

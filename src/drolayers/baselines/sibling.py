@@ -37,7 +37,9 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
     # Second stages need the support: it says for which outcomes they must be feasible.
     if not isinstance(y.support, Reals) and not len(parsed.forbidden) and not parsed.recourses:
         free = Uncertain(y.shape, name=y.name())
-        kept = {id(leaf): leaf for leaf in (*problem.cost.variables(), *problem.cost.constants())}
+        kept = {
+            id(leaf): leaf for leaf in (*problem.cost.variables(), *problem.cost.constants(), *problem.parsed.known)
+        }
         try:
             return DecisionProblem(problem.cost.tree_copy({**kept, id(y): free}), problem.constraints, ambiguity(free))
         except ModelError:
@@ -65,23 +67,28 @@ class ExpectedCost:
     """
 
     def __init__(self, problem: DecisionProblem, atoms: int, **layer: Any) -> None:
-        self.mean_only = affine(problem)
+        self.mean_only, self.known_data = affine(problem), problem.known_data
         count = 1 if self.mean_only else atoms
         self.problem = sibling(problem, lambda y: Wasserstein(y, count))
         self.layer = DROLayer(self.problem, **layer).eval()
 
     @torch.no_grad()
     def decide(
-        self, atoms: Float[Tensor, "batch atom dim"], weights: Float[Tensor, "batch atom"]
+        self,
+        atoms: Float[Tensor, "batch atom dim"],
+        weights: Float[Tensor, "batch atom"],
+        known: Float[Tensor, "batch entry"] | None = None,
     ) -> dict[cp.Variable, Tensor]:
-        """One decision an item; NaN where there is none."""
+        """One decision an item; NaN where there is none. Known data come as a table."""
         if self.mean_only:
             atoms = (weights[..., None] * atoms).sum(1, keepdim=True)
             weights = torch.ones_like(atoms[..., 0])
         # A batch of programs with many atoms is large, so they are solved in parts.
-        chunk = max(1, 50_000 // atoms.shape[1])
+        chunk = min(512, max(1, 50_000 // atoms.shape[1]))
+        table = atoms.new_zeros(len(atoms), 0) if known is None else known
         parts = []
-        for some, omega in zip(atoms.split(min(chunk, 512)), weights.split(min(chunk, 512)), strict=True):
+        for some, omega, told in zip(atoms.split(chunk), weights.split(chunk), table.split(chunk), strict=True):
             radius = RADIUS * some.abs().amax((1, 2)).clamp(min=100.0 * FLOOR / RADIUS)
-            parts.append(self.layer(radius[:, None], (some, omega)).best)
+            values = None if known is None else self.known_data.values(told)
+            parts.append(self.layer(radius[:, None], (some, omega), values).best)
         return {variable: torch.cat([part[variable] for part in parts]) for variable in parts[0]}

@@ -14,6 +14,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from drolayers.checks import number
 from drolayers.errors import ModelError, ShapeError
+from drolayers.problem import DecisionProblem
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Contexts, outcomes, numbers of the rows, and known data."""
 
 
 def matrix(data: Any, name: str) -> Tensor:
@@ -44,13 +48,16 @@ def column_names(data: Any) -> list[str] | None:
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Contexts and outcomes; their rows are numbered from ``first`` on among all points of a training."""
+    """Contexts, outcomes and known data; their rows are numbered from ``first`` on among all points of a training."""
 
     Z: Tensor
     Y: Tensor
     first: int = 0
+    known: Tensor = torch.zeros(0, 0)  # noqa: RUF009 (replaced)
 
     def __post_init__(self) -> None:
+        if not self.known.numel():
+            object.__setattr__(self, "known", self.Z.new_zeros(len(self.Z), 0))
         if len(self.Z) != len(self.Y):
             raise ShapeError(
                 f"Z has {len(self.Z)} rows and Y has {len(self.Y)}: there must be one outcome for each context."
@@ -60,22 +67,34 @@ class Examples:
         return len(self.Z)
 
     def __getitem__(self, rows: Any) -> Examples:
-        return Examples(self.Z[rows], self.Y[rows])
+        return Examples(self.Z[rows], self.Y[rows], known=self.known[rows])
 
-    def batch(self, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, rows: list[int]) -> Batch:
         """Several rows at once, possibly none, with their numbers."""
         index = torch.tensor(rows, dtype=torch.int64)
-        return self.Z[index], self.Y[index], index + self.first
+        return self.Z[index], self.Y[index], index + self.first, self.known[index]
 
 
-def split(everything: Examples, validation: Any, share: float, seed: int) -> tuple[Examples, Examples | None]:
+def examples(problem: DecisionProblem, Z: Any, Y: Any, known: Any = None, what: str = "", first: int = 0) -> Examples:
+    """Contexts, outcomes and known data of the right shapes."""
+    contexts, outcomes = matrix(Z, f"{what}Z"), matrix(problem.ambiguity.y.rows(Y), f"{what}Y")
+    if outcomes.shape[1] != problem.ambiguity.y.dim:
+        raise ShapeError(f"{what}Y must have {problem.ambiguity.y.dim} columns, not {outcomes.shape[1]}.")
+    return Examples(
+        contexts, outcomes, first, problem.known_data.table(known, len(contexts), f"{what}known", strict=True)
+    )
+
+
+def split(
+    problem: DecisionProblem, everything: Examples, validation: Any, share: float, seed: int
+) -> tuple[Examples, Examples | None]:
     """Training and validation data: those that were given, or a share of the data, drawn at random."""
     if validation is not None:
-        if not isinstance(validation, tuple | list) or len(validation) != 2:
-            raise ShapeError(f"validation must be a pair (Z, Y), not {type(validation).__name__}.")
-        held_out = Examples(
-            matrix(validation[0], "validation Z"), matrix(validation[1], "validation Y"), len(everything)
-        )
+        if not isinstance(validation, tuple | list) or not 2 <= len(validation) <= 3:
+            wanted = "(Z, Y, known)" if problem.known else "a pair (Z, Y)"
+            raise ShapeError(f"validation must be {wanted}, not {type(validation).__name__}.")
+        Z, Y, known = (*validation, None)[:3]
+        held_out = examples(problem, Z, Y, known, "validation ", len(everything))
         if held_out.Z.shape[1] != everything.Z.shape[1] or held_out.Y.shape[1] != everything.Y.shape[1]:
             raise ShapeError("Validation data must have the columns of the training data.")
         return everything, held_out

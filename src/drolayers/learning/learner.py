@@ -17,9 +17,10 @@ from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
+from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.data import ExampleData, Examples, column_names, matrix, split
+from drolayers.learning.data import ExampleData, Examples, column_names, examples, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
@@ -108,19 +109,22 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             setattr(self, head, whole_part.but(**changes))
         return self
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
             Z: contexts; an array, a data frame or a tensor.
             Y: outcomes.
-            validation: contexts and outcomes that decide which epoch is kept; a share of the data unless given.
+            validation: contexts and outcomes (and known data, where there is some) that decide which epoch is kept; a
+                share of the data unless given.
+            known: values of ``problem.known``, one row a context, by name, by parameter or as columns of a data frame.
+                The model does not see them unless Z holds them too.
         """
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
             with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
-                self._fit(Z, Y, validation)
+                self._fit(Z, Y, validation, known)
         except BaseException:
             # What is half trained decides nothing.
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -129,16 +133,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise
         return self
 
-    def _fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None) -> None:
+    def _fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None) -> None:
         """Both trainings."""
         ambiguity = self.problem.ambiguity
-        Y = ambiguity.y.rows(Y)
-        everything = Examples(matrix(Z, "Z"), matrix(Y, "Y"))
-        if isinstance(validation, tuple | list) and len(validation) == 2:
-            validation = validation[0], ambiguity.y.rows(validation[1])
-        if everything.Y.shape[1] != ambiguity.y.dim:
-            raise ShapeError(f"Y must have {ambiguity.y.dim} columns, not {everything.Y.shape[1]}.")
-        training, held_out = split(everything, validation, self.trainer.validation_share, self.seed)
+        everything = examples(self.problem, Z, Y, known)
+        training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
@@ -253,18 +252,18 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
         pipeline, layer = self.pipeline_, self.pipeline_.layer
         chosen = isinstance(layer.gradient, Smoothed)
-        z, y, rows = training.batch(list(range(min(len(training), 50))))
+        z, y, rows, known = training.batch(list(range(min(len(training), 50))))
         smoothed = stage.gradient == "smoothed"
         if stage.gradient == "exact":
             layer.gradient = "exact"
         if stage.gradient == "auto" and not chosen:
-            smoothed = pipeline.still(z, rows, self._typical) > STILL
+            smoothed = pipeline.still(z, rows, self._typical, known) > STILL
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
         ambiguity = self.problem.ambiguity
         loss = PredictionLoss(ambiguity, training.Y) if stage.anchor and isinstance(ambiguity, MomentSet) else None
-        unit = pipeline.cost_unit(z, y, rows)
+        unit = pipeline.cost_unit(z, y, rows, known)
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
@@ -275,10 +274,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
         self.history_[name] = train(name, module, data, stage, self.trainer)
 
-    def decision(self, Z: Any) -> Decision:
-        """Decisions for contexts with their values and statuses."""
+    def decision(self, Z: Any, known: Known | None = None) -> Decision:
+        """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
         contexts = self._contexts(Z)
-        return self.pipeline_.decide(contexts)
+        return self.pipeline_.decide(contexts, self.problem.known_data.table(known, len(contexts)))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "pipeline_"):
@@ -300,9 +299,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if names is not None and known is not None and names != known:
             raise ShapeError(f"{name} must have the columns {known}, in this order, as in training, not {names}.")
 
-    def decide(self, Z: Any) -> dict[cp.Variable, Any]:
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
-        best = self.decision(Z).best
+        best = self.decision(Z, known).best
         return best if isinstance(Z, Tensor) else {variable: value.numpy() for variable, value in best.items()}
 
     def predict_set(self, Z: Any) -> dict[str, Any]:
@@ -313,9 +312,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         values = self.problem.ambiguity.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
 
-    def loss(self, Z: Any, Y: Any) -> float:
+    def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
-        decision, outcomes = self.decision(Z), matrix(self.problem.ambiguity.y.rows(Y), "Y")
+        decision, outcomes = self.decision(Z, known), matrix(self.problem.ambiguity.y.rows(Y), "Y")
         self._same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
@@ -323,11 +322,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not bool(ok.any()):
             return float("nan")
         chosen = {variable: value[ok] for variable, value in decision.best.items()}
-        return float(self.problem.loss(chosen, outcomes[ok]).mean())
+        data = self.problem.known_data
+        told = data.values(data.table(known, len(outcomes))[ok])
+        return float(self.problem.loss(chosen, outcomes[ok], told).mean())
 
-    def score(self, Z: Any, Y: Any) -> float:
+    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The negative decision loss, so that greater is better."""
-        return -self.loss(Z, Y)
+        return -self.loss(Z, Y, known)
 
     def _described(self, pipeline: Pipeline) -> dict[str, Any]:
         """What this learner is, as JSON can hold it."""
@@ -361,6 +362,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "columns": self.feature_names_in_,
             "outcomes": self.outcome_names_in_,
             "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
+            "known": {name: list(shape) for name, shape in self.problem.known.items()},
             **self._described(pipeline),
             "note": note,
         }
@@ -381,6 +383,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         expected = {name: list(shape) for name, shape in problem.ambiguity.parameters.items()}
         if header["parameters"] != expected:
             raise ModelError(f"{path} was saved for a set with parameters {header['parameters']}, not {expected}.")
+        known = {name: list(shape) for name, shape in problem.known.items()}
+        if header.get("known", {}) != known:
+            raise ModelError(f"{path} was saved for a problem with known data {header.get('known', {})}, not {known}.")
         learner = cls(problem, **{**storage.restored(path, header, settings), **settings})
         storage.check_same(path, "nominal", storage.described_nominal(learner.nominal), header["nominal"])
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None

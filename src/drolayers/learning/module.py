@@ -11,12 +11,11 @@ from torch import Tensor
 
 from drolayers.errors import ShapeError
 from drolayers.layer import Decision
+from drolayers.learning.data import Batch
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, timed
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
-
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 class _Training(pl.LightningModule):
@@ -69,7 +68,7 @@ class PredictionModule(_Training):
 
     def _loss(self, batch: Batch, phase: Literal["location", "bound"]) -> Tensor:
         """The mean two-term loss of a batch."""
-        z, y, rows = batch
+        z, y, rows, _ = batch
         if not len(z):
             return self.pipeline.nothing()
         nominal = self.pipeline.around(z, rows)
@@ -136,13 +135,13 @@ class DecisionModule(_Training):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the surrogate of the decision loss, over the items that were solved."""
-        z, y, rows = batch
+        z, y, rows, table = batch
         if not len(z):
             self._backward_from = time.perf_counter()
             return self._average(self.pipeline.nothing(), torch.zeros(()))
-        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows))
+        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table))
         start = time.perf_counter()
-        total = self._loss(decision, y).sum()
+        total = self._loss(decision, y, table).sum()
         seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
         loss = self._average(total / self.unit, mine)
@@ -153,9 +152,12 @@ class DecisionModule(_Training):
         self._backward_from = time.perf_counter()
         return loss
 
-    def _loss(self, decision: Decision, y: Tensor) -> Tensor:
+    def _loss(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """The objective, one number an item."""
-        found = self.objective(self.pipeline.layer.problem, decision, y)
+        problem = self.pipeline.layer.problem
+        # An objective of one's own need not know of known data where there is none.
+        known = {"known": problem.known_data.values(table)} if problem.known else {}
+        found = self.objective(problem, decision, y, **known)
         if not isinstance(found, Tensor) or found.shape != (len(y),):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
@@ -187,9 +189,9 @@ class DecisionModule(_Training):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The decision loss itself, at the optimal decisions."""
-        z, y, rows = batch
-        decision = self.pipeline(z, rows)
-        total = float(self._loss(decision, y).sum())
+        z, y, rows, table = batch
+        decision = self.pipeline(z, rows, table)
+        total = float(self._loss(decision, y, table).sum())
         solved = int(decision.ok.sum())
         self._validated = [a + b for a, b in zip(self._validated, (total, solved, len(z)), strict=True)]
 

@@ -8,6 +8,7 @@ from typing import Protocol, final, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.known import Known
 from drolayers.layer import Decision
 from drolayers.problem import DecisionProblem
 
@@ -17,7 +18,7 @@ class Objective(Protocol):
     """A loss of decisions at outcomes; immutable."""
 
     def __call__(
-        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"]
+        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
         """One loss an item, differentiable in θ; zero, without gradient, where an item has no decision."""
 
@@ -28,7 +29,7 @@ class Mean:
     """E_p[c(x, y)]: the realised cost, averaged over the surrogate's candidates (the paper's decision loss)."""
 
     def __call__(
-        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"]
+        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
         """The surrogate loss."""
-        return decision.expected(lambda x: problem.loss(x, y))
+        return decision.expected(lambda x: problem.loss(x, y, known))

@@ -85,47 +85,56 @@ class Pipeline(nn.Module):
     def _projected(self, theta: Tensor, nominal: Nominal | None) -> Tensor:
         return theta if self.projection is None or nominal is None else self.projection(theta, nominal)
 
-    def stages(self, z: Tensor, rows: Tensor | None = None) -> Iterator[Any]:
+    def stages(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Iterator[Any]:
         """What a step is made of, one after the other: θ of the model, θ projected, the decision."""
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
         theta = self._projected(raw, nominal)
         yield theta
-        yield self.layer(theta, nominal)
+        yield self.layer(theta, nominal, self._values(known))
 
-    def forward(self, z: Tensor, rows: Tensor | None = None) -> Decision:
-        """The decision for a batch of contexts."""
-        *_, decision = self.stages(z, rows)
+    def _values(self, known: Tensor | None) -> Any:
+        """Known data by parameter, from a table of it."""
+        return None if known is None else self.layer.problem.known_data.values(known)
+
+    def forward(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Decision:
+        """The decision for a batch of contexts, and of known data as a table."""
+        *_, decision = self.stages(z, rows, known)
         return decision
 
     @torch.no_grad()
-    def decide(self, z: Tensor, chunk: int = 512) -> Decision:
+    def decide(self, z: Tensor, known: Tensor | None = None, chunk: int = 512) -> Decision:
         """The decisions for any number of contexts, without gradients."""
-        return Decision.cat([self(part) for part in z.split(chunk)])
+        tables = [None] * len(z.split(chunk)) if known is None else known.split(chunk)
+        return Decision.cat([self(part, None, table) for part, table in zip(z.split(chunk), tables, strict=True)])
 
-    def cost_unit(self, z: Tensor, y: Tensor, rows: Tensor | None = None) -> float:
+    def cost_unit(self, z: Tensor, y: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> float:
         """By how much the costs of the decisions for some contexts differ at their outcomes, on average.
 
         Where they do not, their size; one where that vanishes too.
         """
         with torch.no_grad(), evaluating(self):
-            decision = self(z, rows)
+            decision = self(z, rows, known)
         ok = decision.ok.nonzero()[:, 0]
         if not ok.numel():
             return 1.0
-        cost = self.layer.problem.loss({v: x[ok] for v, x in decision.best.items()}, y[ok]).double()
+        chosen = {v: x[ok] for v, x in decision.best.items()}
+        cost = self.layer.problem.loss(chosen, y[ok], self._values(None if known is None else known[ok])).double()
         size, spread = cost.abs().mean(), (cost - cost.mean()).abs().mean()
         found = float(spread if spread > 1e-9 * size else size)
         return found if 0.0 < found < float("inf") else 1.0
 
-    def still(self, z: Tensor, rows: Tensor | None, typical: Float[Tensor, "theta"]) -> float:
+    def still(
+        self, z: Tensor, rows: Tensor | None, typical: Float[Tensor, "theta"], known: Tensor | None = None
+    ) -> float:
         """The share of contexts whose continuous decisions do not move with θ, by exact derivatives.
 
         Args:
             z: some contexts.
             rows: their rows in the training.
             typical: changes of θ that are typical.
+            known: their known data, as a table.
         """
         problem = self.layer.problem
         free = [v for v in problem.variables if v not in set(problem.integer_variables)]
@@ -136,7 +145,7 @@ class Pipeline(nn.Module):
             return 0.0
         theta.requires_grad_()
         with evaluating(self):
-            decision = self.layer(theta, nominal)
+            decision = self.layer(theta, nominal, self._values(known))
         ok = decision.ok.nonzero()[:, 0]
         if not ok.numel():
             return 0.0

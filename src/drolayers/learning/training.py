@@ -53,7 +53,8 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
     digest = sha256(json.dumps(settings, sort_keys=True).encode())
     for part in data:
         if part is not None:
-            digest.update(part.Z.contiguous().numpy().tobytes() + part.Y.contiguous().numpy().tobytes())
+            for table in (part.Z, part.Y, part.known):
+                digest.update(table.contiguous().numpy().tobytes())
     directory(folder)
     mark = folder / "run.txt"
     if resume and mark.exists() and mark.read_text() != digest.hexdigest():
