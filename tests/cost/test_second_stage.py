@@ -317,3 +317,24 @@ def test_cvar_of_a_second_stage() -> None:
             float(dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()])).solve(theta).objective)
         )
     assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["vertices", "decision_rule"])
+def test_integers_before_a_second_stage(method: str) -> None:
+    """Which sites to open under a Wasserstein ball: the best of all plans, each evaluated."""
+    y, opened = dro.Uncertain(2, dro.support.Box(0, 3)), cp.Variable(2, boolean=True)
+    ship, outside = cp.Variable((2, 2), nonneg=True), cp.Variable(2, nonneg=True)
+    second = dro.recourse(
+        cp.Minimize(cp.sum(cp.multiply(np.array([[1.0, 2.0], [2.5, 1.0]]), ship)) + 6 * cp.sum(outside)),
+        [cp.sum(ship, axis=0) + outside == y, cp.sum(ship, axis=1) <= cp.multiply([2.0, 2.5], opened)],
+        method=method,
+    )
+    problem = dro.DecisionProblem(np.array([2.0, 2.5]) @ opened + second, [], dro.Wasserstein(y, 2))
+    nominal = torch.tensor([[[0.5, 1.0], [1.5, 2.0]]]).double(), torch.full((1, 2), 0.5).double()
+    radius = torch.tensor([[0.3]]).double()
+    plans = torch.cartesian_prod(torch.arange(2.0), torch.arange(2.0)).double()
+    several = tuple(part.expand(4, *part.shape[1:]) for part in nominal)
+    values = problem.worst_case_cost({opened: plans}, radius.expand(4, 1), several)
+    decision = dro.DROLayer(problem).eval()(radius, nominal)
+    assert float(decision.value) == pytest.approx(float(values.min()), rel=1e-6)
+    torch.testing.assert_close(decision.best[opened][0], plans[values.argmin()])
