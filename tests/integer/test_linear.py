@@ -14,7 +14,7 @@ from drolayers.conic.compile import compile_program
 from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
 from drolayers.integer import linear as linear_module
 from drolayers.integer.partition import DOUBTFUL
-from drolayers.integer.simplex import EMPTY, SOLVED, refresh, solve
+from drolayers.integer.simplex import EMPTY, REFRESH, SOLVED, solve
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, LINEAR
@@ -29,15 +29,16 @@ def test_boxes_one_after_the_other_have_the_optimum_of_highs(seed: int) -> None:
     inner = rng.uniform(0, 3, n)
     b = A @ inner + np.where(np.arange(m) < zero, 0.0, rng.uniform(-0.5, 1, m))
     c = rng.standard_normal(n)
-    T, d, x = np.zeros((m, n + m)), np.zeros(n + m), np.zeros(n + m)
-    basis, age, reduced = np.arange(n, n + m), np.zeros(1, dtype=np.int64), np.zeros(n)
-    refresh(A, c, T, d, basis)
+    row, column = np.nonzero(A)
+    rows = (np.searchsorted(row, np.arange(m + 1)), column, A[row, column])
+    T, x, basis, slope = np.zeros((m + 1, n + m)), np.zeros(n + m), np.arange(n, n + m), np.zeros(n)
+    where, work = np.arange(-n, m).clip(-1), np.full(n + m + 1, REFRESH + 1)
     for _ in range(30):
-        low, high = np.zeros(n + m), np.full(n + m, np.inf)
-        low[:n], high[:n] = np.sort(rng.integers(0, 4, (2, n)), 0)
-        high[n : n + zero] = 0.0
-        status, value = solve(A, b, c, zero, low, high, np.inf, T, d, basis, x, reduced, age)
-        bounds = np.stack([low[:n], high[:n]], 1)
+        ends = np.stack([np.zeros(n + m), np.full(n + m, np.inf)])
+        ends[:, :n] = np.sort(rng.integers(0, 4, (2, n)), 0)
+        ends[1, n : n + zero] = 0.0
+        status, value = solve(*rows, b, c, zero, ends, np.inf, T, x, basis, where, slope, work)
+        bounds = ends[:, :n].T
         truth = linprog(c, A[zero:], b[zero:], A[:zero], b[:zero], bounds)
         assert status == (SOLVED if truth.status == 0 else EMPTY)
         if truth.status == 0:

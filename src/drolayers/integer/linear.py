@@ -160,8 +160,12 @@ class Rows:
         if not self.possible[item]:
             return np.zeros((0, self.integers.size)), np.zeros(0), 0, PROVEN, np.inf
         rows = np.flatnonzero(self.needed[item])
+        A = self.A[item if self.A.shape[0] > 1 else 0][rows]
+        row, column = np.nonzero(A)
         answer: tuple[Array, Array, int, int, float] = search(
-            np.ascontiguousarray(self.A[item if self.A.shape[0] > 1 else 0][rows]),
+            np.searchsorted(row, np.arange(rows.size + 1)),
+            column,
+            A[row, column],
             self.b[item, rows],
             self.c[item],
             int((rows < self.zero).sum()),
@@ -171,5 +175,6 @@ class Rows:
             count,
             limit,
             TIE,
+            np.zeros(1, dtype=bool),
         )
         return answer
