@@ -1,9 +1,9 @@
 """Best-bound search on the simplex method, compiled: the best integer points of one linear program.
 
-A box whose optimum is integral is divided at that point (Lawler, Murty), any other in the column whose two sides promise
-most. Reduced costs bound the children before they are solved, or where a column is in the basis the first pivot that its
-child would take; and reduced costs fix columns whose change would cost too much. Where rows are equations and columns
-integral, fixing those outside the basis fixes all: such a division has a child for each of them, and no others.
+A box whose optimum is integral is divided at that point (Lawler, Murty), any other in the column whose two sides
+promise most. Children are bounded before they are solved: by reduced costs or, where a column is in the basis, by the
+first pivot that they would take. Reduced costs also fix columns whose change would cost too much. Where all rows are
+equations and all columns integral, fixing those outside the basis fixes the others, which then have no children.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def search(
         row[j] = j - n if j >= n else -1
         ends[0, j] = low[j] if j < n else 0.0
         ends[1, j] = high[j] if j < n else 0.0 if j < n + zero else np.inf
-    work[n + m] = REFRESH + 1
+    work[n + m] = REFRESH + m + 1
     points, values = np.zeros((count, k)), np.full(count, np.inf)
     box, point, steep, key, order = np.zeros((2, k)), np.zeros(k), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64)
     for i in range(k):

@@ -9,9 +9,9 @@ in the tableau can make them weaker, not wrong.
 The arguments that return: ``start``, ``column`` and ``entry`` are the rows of A, the first ``zero`` of them equations;
 ``ends`` the lower and upper ends of columns and slacks; ``T`` is ``B⁻¹[A, I]`` above the reduced costs; ``x`` a value
 for every column and slack; ``basis`` the column of a row, and ``row`` that of a column, or -1; ``slope`` the reduced
-costs of the last bound; ``work`` lists columns in passing, and last the pivots since T was computed. They are bare arrays,
-since tuples of them are counted at every use, and loops are written out, since numba takes seconds to compile
-expressions of whole arrays.
+costs of the last bound; ``work`` lists columns in passing, and last the pivots since T was computed. They are bare
+arrays, since references to tuples of them are counted at every use, and loops are written out, since numba takes
+seconds to compile expressions of whole arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FEASIBLE = 1e-7
 """Violation up to which a row holds, as everywhere: a proof of infeasibility needs more."""
 
 REFRESH = 100
-"""Pivots after which the tableau is computed anew."""
+"""Pivots, beyond one for every row, after which the tableau is computed anew."""
 
 
 @njit(**OPTIONS)
@@ -234,7 +234,7 @@ def ahead(
     at: int,
     sign: float,
 ) -> float:
-    """The bound of a box after a first pivot, without the pivot: the column of a row must fall (sign 1) or grow (-1)."""
+    """The bound of a box after its first pivot, by which the column of a row falls (sign 1) or grows (-1)."""
     j = entering(ends, T, x, row, at, sign, False)
     if j < 0:
         return np.inf if impossible(start, column, entry, b, c, zero, ends, T, at, -sign) else -np.inf
@@ -262,7 +262,7 @@ def solve(
     """Minimise over one box from the basis that is there; what became of it, and a bound."""
     m, n = b.size, c.size
     for attempt in range(2):
-        if (attempt == 1 or work[n + m] > REFRESH) and not refresh(
+        if (attempt == 1 or work[n + m] > REFRESH + m) and not refresh(
             start, column, entry, b, c, T, x, basis, row, work
         ):
             for j in range(n + m):
