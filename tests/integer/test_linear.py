@@ -139,8 +139,8 @@ def test_equals_highs_where_there_is_too_much_to_enumerate(program: ConeProgram,
 
 
 def test_bounds_of_integers_do_not_make_a_program_large() -> None:
-    assert Auto().choose(path(12)[0]).name == "simplex"
-    assert Auto().choose(path(24)[0]).name == "branch_and_bound"
+    assert Auto().choose(path(24)[0]).name == "simplex"
+    assert Auto().choose(path(40)[0]).name == "branch_and_bound"
 
 
 def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:

@@ -32,8 +32,8 @@ Array = np.ndarray
 
 LINEAR = frozenset({"zero", "nonneg"})
 
-DENSE = 250_000
-"""Numbers of a tableau up to which it is worth a dense one."""
+DENSE = 2_500_000
+"""Numbers of a tableau up to which it is worth a dense one: 20 MB, and a grid of 30x30."""
 
 _TOLERANCE = 1e-7
 """Violation up to which a row holds, relative to its right-hand side, as in ``feasibility.py``."""

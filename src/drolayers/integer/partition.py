@@ -58,15 +58,24 @@ def take(heap: Ints, key: Floats, size: int) -> int:
 
 
 @njit(**OPTIONS)
+def room(places: int, k: int) -> Waiting:
+    """Places for boxes of k columns; integers of single precision are exact beyond the largest that are allowed."""
+    heap, size = np.zeros(places, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for i in range(places):
+        heap[i] = i
+    return Waiting(heap, np.zeros(places), np.zeros((places, 2, k), dtype=np.float32), size)
+
+
+@njit(**OPTIONS)
 def store(waiting: Waiting, box: Floats, bound: float) -> Waiting:
     """Keep a box, in twice the room where there is none left."""
     size, k = waiting.size[0], box.shape[1]
     if size == waiting.heap.size:
-        heap, bounds, boxes = np.arange(2 * size), np.zeros(2 * size), np.zeros((2 * size, 2, k))
+        larger = room(2 * size, k)
         for i in range(size):
-            heap[i], bounds[i] = waiting.heap[i], waiting.bound[i]
-            copy(waiting.boxes[i], boxes[i])
-        waiting = Waiting(heap, bounds, boxes, waiting.size)
+            larger.heap[i], larger.bound[i] = waiting.heap[i], waiting.bound[i]
+            copy(waiting.boxes[i], larger.boxes[i])
+        waiting = larger
     where = waiting.heap[size]
     waiting.bound[where] = bound
     copy(box, waiting.boxes[where])
@@ -142,11 +151,14 @@ def search(
         ends[0, j] = low[j] if j < n else 0.0
         ends[1, j] = high[j] if j < n else 0.0 if j < n + zero else np.inf
     work[n + m] = REFRESH + m + 1
-    points, values = np.zeros((count, k)), np.full(count, np.inf)
-    box, point, steep, key, order = np.zeros((2, k)), np.zeros(k), np.zeros(k), np.zeros(k), np.zeros(k, dtype=np.int64)
+    points, values = np.zeros((count, k)), np.zeros(count)
+    for i in range(count):
+        values[i] = np.inf
+    waiting = room(64, k)
+    box, point, steep, key = room(1, k).boxes[0], np.zeros(k), np.zeros(k), np.zeros(k)
+    order = np.zeros(k, dtype=np.int64)
     for i in range(k):
         box[0, i], box[1, i] = low[integers[i]], high[integers[i]]
-    waiting = Waiting(np.arange(64), np.zeros(64), np.zeros((64, 2, k)), np.zeros(1, dtype=np.int64))
     waiting = store(waiting, box, -np.inf)
     solved, cutoff, diving, least = 0, np.inf, False, -np.inf
     while diving or (waiting.size[0] > 0 and waiting.bound[waiting.heap[0]] < cutoff):
@@ -175,7 +187,7 @@ def search(
         for i in range(k):
             j = integers[i]
             ends[0, j], ends[1, j] = box[0, i], box[1, i]
-            point[i] = min(max(np.round(x[j]), box[0, i]), box[1, i])
+            point[i] = min(max(np.floor(x[j] + 0.5), box[0, i]), box[1, i])
         for i in range(k):
             j = integers[i]
             if abs(x[j] - point[i]) <= _INTEGRAL or box[0, i] == box[1, i]:
@@ -196,22 +208,18 @@ def search(
             under, over = least, least
             if row[j] >= 0:
                 ends[1, j] = floor
-                under = max(least, ahead(start, column, entry, b, c, zero, ends, T, x, row, row[j], 1.0))
+                under = max(least, ahead(start, column, entry, b, c, zero, ends, T, x, row, slope, row[j], 1.0))
                 ends[0, j], ends[1, j] = floor + 1.0, box[1, chosen]
-                over = max(least, ahead(start, column, entry, b, c, zero, ends, T, x, row, row[j], -1.0))
+                over = max(least, ahead(start, column, entry, b, c, zero, ends, T, x, row, slope, row[j], -1.0))
             # The better side is next, the other waits.
+            side = 0 if under <= over else 1
             if max(under, over) < cutoff:
-                other = box.copy()
-                if under <= over:
-                    other[0, chosen] = floor + 1.0
-                else:
-                    other[1, chosen] = floor
-                waiting = store(waiting, other, max(under, over))
+                kept = box[side, chosen]
+                box[side, chosen] = floor + 1.0 - side
+                waiting = store(waiting, box, max(under, over))
+                box[side, chosen] = kept
+            box[1 - side, chosen] = floor + side
             least, diving = min(under, over), min(under, over) < cutoff
-            if under <= over:
-                box[1, chosen] = floor
-            else:
-                box[0, chosen] = floor + 1.0
             continue
         # The point itself, with the continuous columns at their best.
         for i in range(k):
@@ -245,7 +253,7 @@ def search(
                 box[1 - side, i] = point[i] + step
                 if row[j] >= 0:
                     ends[0, j], ends[1, j] = box[0, i], box[1, i]
-                    bound = max(bound, ahead(start, column, entry, b, c, zero, ends, T, x, row, row[j], -step))
+                    bound = max(bound, ahead(start, column, entry, b, c, zero, ends, T, x, row, slope, row[j], -step))
                 if bound < cutoff:
                     waiting = store(waiting, box, bound)
                 box[1 - side, i] = kept

@@ -159,7 +159,8 @@ def bound(
 ) -> float:
     """The Lagrangian bound of some multipliers, valid whatever they are; and the reduced costs that belong to it.
 
-    They are those of the basis times ``cost``, as are the costs themselves, plus those of a row times ``factor``.
+    They are those of the basis times ``cost`` (1 or 0), as are the costs themselves, plus those of a row times
+    ``factor``. Without costs, and with the tolerance of every row, a bound above zero proves that the box has no point.
     """
     m, n, value = b.size, c.size, 0.0
     for j in range(n):
@@ -167,7 +168,7 @@ def bound(
     for i in range(m):
         y = cost * T[m, n + i] + factor * T[at, n + i]
         if y != 0.0 and (i < zero or y > 0.0):
-            value -= y * b[i]
+            value -= y * b[i] if cost > 0.0 else y * b[i] + abs(y) * _FEASIBLE * (1.0 + abs(b[i]))
             for e in range(start[i], start[i + 1]):
                 slope[column[e]] += y * entry[e]
     loose = DUAL if cost > 0.0 else 1e-11
@@ -178,28 +179,6 @@ def bound(
         elif abs(slope[j]) > loose:
             return -np.inf
     return value
-
-
-@njit(**OPTIONS)
-def impossible(
-    start: Ints,
-    column: Ints,
-    entry: Floats,
-    b: Floats,
-    c: Floats,
-    zero: int,
-    ends: Floats,
-    T: Floats,
-    at: int,
-    sign: float,
-) -> bool:
-    """Whether a row proves that no point of the box satisfies all rows, each of them by its tolerance."""
-    slip, n = 0.0, c.size
-    for i in range(b.size):
-        if i < zero or sign * T[at, n + i] > 0.0:
-            slip += abs(T[at, n + i]) * _FEASIBLE * (1.0 + abs(b[i]))
-    # Where nothing costs anything, only a box without a point has a bound above zero.
-    return bound(start, column, entry, b, c, zero, ends, T, at, 0.0, sign, np.zeros(n)) > slip
 
 
 @njit(**OPTIONS)
@@ -231,15 +210,15 @@ def ahead(
     T: Floats,
     x: Floats,
     row: Ints,
+    slope: Floats,
     at: int,
     sign: float,
 ) -> float:
     """The bound of a box after its first pivot, by which the column of a row falls (sign 1) or grows (-1)."""
     j = entering(ends, T, x, row, at, sign, False)
-    if j < 0:
-        return np.inf if impossible(start, column, entry, b, c, zero, ends, T, at, -sign) else -np.inf
-    factor = T[b.size, j] / T[at, j]
-    return bound(start, column, entry, b, c, zero, ends, T, at, 1.0, -factor, np.zeros(c.size))
+    cost, factor = (1.0, -T[b.size, j] / T[at, j]) if j >= 0 else (0.0, -sign)
+    value = bound(start, column, entry, b, c, zero, ends, T, at, cost, factor, slope)
+    return value if j >= 0 else np.inf if value > 0.0 else -np.inf
 
 
 @njit(**OPTIONS)
@@ -294,7 +273,7 @@ def solve(
             sign = 1.0 if x[gone] > ends[1, gone] else -1.0
             j = entering(ends, T, x, row, at, sign, careful)
             if j < 0:
-                if impossible(start, column, entry, b, c, zero, ends, T, at, -sign):
+                if bound(start, column, entry, b, c, zero, ends, T, at, 0.0, -sign, slope) > 0.0:
                     return EMPTY, np.inf
                 break
             target = ends[1, gone] if sign > 0.0 else ends[0, gone]
