@@ -138,6 +138,22 @@ def test_equals_highs_where_there_is_too_much_to_enumerate(program: ConeProgram,
     )
 
 
+def test_whole_costs_are_told_apart_by_their_divisor() -> None:
+    x, worth = cp.Variable(9, integer=True, bounds=[0, 1]), cp.Parameter(9)
+    weight = np.random.default_rng(0).integers(3, 9, (2, 9))
+    program = compile_program(cp.Problem(cp.Minimize(-worth @ x), [weight @ x <= 0.4 * weight.sum(1)]), [worth])
+    whole = 5.0 * np.random.default_rng(1).integers(2, 9, (6, 9))
+    nodes = []
+    for costs in (whole, whole + 1e-3 * np.random.default_rng(2).uniform(size=whole.shape)):
+        values = program.values(torch.from_numpy(costs))
+        found = Simplex().best(program, values, 6)
+        torch.testing.assert_close(
+            found.objective, Enumeration().best(program, values, 6).objective, rtol=1e-7, atol=1e-7
+        )
+        nodes.append(int(found.nodes.sum()))
+    assert nodes[0] < nodes[1]
+
+
 def test_bounds_of_integers_do_not_make_a_program_large() -> None:
     assert Auto().choose(path(24)[0]).name == "simplex"
     assert Auto().choose(path(40)[0]).name == "branch_and_bound"

@@ -123,6 +123,7 @@ class Rows:
         possible: which programs the rows have not excluded.
         needed: which rows ``(batch, row)`` the box does not imply.
         integers: columns that are integral.
+        grain: what all values of the objective are multiples of, in units of ``c``; zero where there is no such number.
         unit: what costs were divided by.
         constant: what the objective adds.
     """
@@ -138,6 +139,7 @@ class Rows:
     possible: Array
     needed: Array
     integers: Array
+    grain: Array
     unit: Array
     constant: Array
 
@@ -185,8 +187,25 @@ class Rows:
         needed = (large > b + room) | (equal & (small < b - room)) | np.isnan(large) | np.isnan(small)
         unit = np.abs(q).max(1, initial=0.0)
         unit = np.where(unit > 0, unit, 1.0)
-        c = q / unit[:, None]
-        return cls(row, column, entry, b, c, zero, lower, upper, possible, needed, integers, unit, constant)
+        # Whole costs have whole values, so that what is better is better by their common divisor.
+        common = ((q == np.round(q)) & (integral | (q == 0))).all(1) & (unit < 1e6)
+        grain = np.gcd.reduce(np.where(common[:, None], q, 0.0).astype(np.int64), axis=1) / unit
+        return cls(
+            row,
+            column,
+            entry,
+            b,
+            q / unit[:, None],
+            zero,
+            lower,
+            upper,
+            possible,
+            needed,
+            integers,
+            grain,
+            unit,
+            constant,
+        )
 
     def search(self, item: int, count: int, limit: int, stop: Array) -> tuple[Array, Array, int, int, float]:
         """The best integer points of one program, as ``partition.search`` returns them."""
@@ -208,6 +227,7 @@ class Rows:
             count,
             limit,
             TIE,
+            float(self.grain[item]),
             stop,
         )
         return answer
@@ -222,7 +242,9 @@ def _alarm(seconds: float | None) -> Iterator[Array]:
         return
     # A first use compiles, which is not counted.
     none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
-    search(np.zeros(1, dtype=np.int64), none, nothing, nothing, nothing, 0, nothing, nothing, none, 1, 1, TIE, over)
+    search(
+        np.zeros(1, dtype=np.int64), none, nothing, nothing, nothing, 0, nothing, nothing, none, 1, 1, TIE, 0.0, over
+    )
     timer = Timer(seconds, over.fill, (True,))
     timer.start()
     try:
