@@ -87,10 +87,10 @@ def stranger(seed: int, batch: int = 4) -> tuple[ConeProgram, torch.Tensor]:
     return program, torch.from_numpy(theta)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_equals_enumeration_on_random_programs(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "whole"), [*((seed, False) for seed in range(60)), (20, True), (248, True)])
+def test_equals_enumeration_on_random_programs(seed: int, whole: bool) -> None:
     program, theta = stranger(seed)
-    values = program.values(theta)
+    values = program.values(theta.round() if whole else theta)
     expected, found = (oracle.best(program, values, 4) for oracle in (Enumeration(), Simplex()))
     assert torch.equal(found.valid, expected.valid)
     # Enumeration solves all points, and may fail at one that need not be looked at.

@@ -188,7 +188,7 @@ class Rows:
         unit = np.abs(q).max(1, initial=0.0)
         unit = np.where(unit > 0, unit, 1.0)
         # Whole costs have whole values, so that what is better is better by their common divisor.
-        common = ((q == np.round(q)) & (integral | (q == 0))).all(1) & (unit < 1e6)
+        common = ((q == np.round(q)) & (integral | (q == 0))).all(1) & (unit < 1e5)
         grain = np.gcd.reduce(np.where(common[:, None], q, 0.0).astype(np.int64), axis=1) / unit
         return cls(
             row,

@@ -141,7 +141,7 @@ def search(
 ) -> tuple[Floats, Floats, int, int, float]:
     """The ``count`` best integer points of one program, as ``simplex.py`` states it, unless ``stop`` is set meanwhile.
 
-    A point is better than another if its value is smaller by more than ``tie``, relative to its terms, and ``grain``.
+    A point is better if its value is smaller by more than ``tie``, relative to its terms, and by ``grain``.
 
     Returns:
         Points, their values (+inf where there is none), boxes solved, how the search ended, and the bound that it left.
@@ -237,7 +237,7 @@ def search(
                 size = abs(values[count - 1])
                 for i in range(k):
                     size += abs(c[integers[i]] * points[count - 1, i])
-                cutoff = values[count - 1] - max(tie * size, grain - tie * size)
+                cutoff = values[count - 1] - max(tie * size, 0.99 * grain)
         # The rest: columns whose change costs most come first, so that their children are dropped at once; the basis
         # comes last, when the others hold it.
         for i in range(k):
