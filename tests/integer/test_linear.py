@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from scipy.optimize import linprog
 import drolayers as dro
 from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
+from drolayers.errors import ModelError
 from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
 from drolayers.integer import linear as linear_module
 from drolayers.integer.partition import DOUBTFUL
-from drolayers.integer.simplex import EMPTY, SOLVED, refresh, solve
+from drolayers.integer.simplex import EMPTY, REFRESH, SOLVED, solve
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, LINEAR
@@ -29,15 +32,16 @@ def test_boxes_one_after_the_other_have_the_optimum_of_highs(seed: int) -> None:
     inner = rng.uniform(0, 3, n)
     b = A @ inner + np.where(np.arange(m) < zero, 0.0, rng.uniform(-0.5, 1, m))
     c = rng.standard_normal(n)
-    T, d, x = np.zeros((m, n + m)), np.zeros(n + m), np.zeros(n + m)
-    basis, age, reduced = np.arange(n, n + m), np.zeros(1, dtype=np.int64), np.zeros(n)
-    refresh(A, c, T, d, basis)
+    row, column = np.nonzero(A)
+    rows = (np.searchsorted(row, np.arange(m + 1)), column, A[row, column])
+    T, x, basis, slope = np.zeros((m + 1, n + m)), np.zeros(n + m), np.arange(n, n + m), np.zeros(n)
+    where, work = np.arange(-n, m).clip(-1), np.full(n + m + 1, REFRESH + m + 1)
     for _ in range(30):
-        low, high = np.zeros(n + m), np.full(n + m, np.inf)
-        low[:n], high[:n] = np.sort(rng.integers(0, 4, (2, n)), 0)
-        high[n : n + zero] = 0.0
-        status, value = solve(A, b, c, zero, low, high, np.inf, T, d, basis, x, reduced, age)
-        bounds = np.stack([low[:n], high[:n]], 1)
+        ends = np.stack([np.zeros(n + m), np.full(n + m, np.inf)])
+        ends[:, :n] = np.sort(rng.integers(0, 4, (2, n)), 0)
+        ends[1, n : n + zero] = 0.0
+        status, value = solve(*rows, b, c, zero, ends, np.inf, T, x, basis, where, slope, work)
+        bounds = ends[:, :n].T
         truth = linprog(c, A[zero:], b[zero:], A[:zero], b[:zero], bounds)
         assert status == (SOLVED if truth.status == 0 else EMPTY)
         if truth.status == 0:
@@ -83,10 +87,10 @@ def stranger(seed: int, batch: int = 4) -> tuple[ConeProgram, torch.Tensor]:
     return program, torch.from_numpy(theta)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_equals_enumeration_on_random_programs(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "whole"), [*((seed, False) for seed in range(60)), (20, True), (248, True)])
+def test_equals_enumeration_on_random_programs(seed: int, whole: bool) -> None:
     program, theta = stranger(seed)
-    values = program.values(theta)
+    values = program.values(theta.round() if whole else theta)
     expected, found = (oracle.best(program, values, 4) for oracle in (Enumeration(), Simplex()))
     assert torch.equal(found.valid, expected.valid)
     # Enumeration solves all points, and may fail at one that need not be looked at.
@@ -134,9 +138,25 @@ def test_equals_highs_where_there_is_too_much_to_enumerate(program: ConeProgram,
     )
 
 
+def test_whole_costs_are_told_apart_by_their_divisor() -> None:
+    x, worth = cp.Variable(9, integer=True, bounds=[0, 1]), cp.Parameter(9)
+    weight = np.random.default_rng(0).integers(3, 9, (2, 9))
+    program = compile_program(cp.Problem(cp.Minimize(-worth @ x), [weight @ x <= 0.4 * weight.sum(1)]), [worth])
+    whole = 5.0 * np.random.default_rng(1).integers(2, 9, (6, 9))
+    nodes = []
+    for costs in (whole, whole + 1e-3 * np.random.default_rng(2).uniform(size=whole.shape)):
+        values = program.values(torch.from_numpy(costs))
+        found = Simplex().best(program, values, 6)
+        torch.testing.assert_close(
+            found.objective, Enumeration().best(program, values, 6).objective, rtol=1e-7, atol=1e-7
+        )
+        nodes.append(int(found.nodes.sum()))
+    assert nodes[0] < nodes[1]
+
+
 def test_bounds_of_integers_do_not_make_a_program_large() -> None:
-    assert Auto().choose(path(12)[0]).name == "simplex"
-    assert Auto().choose(path(24)[0]).name == "branch_and_bound"
+    assert Auto().choose(path(24)[0]).name == "simplex"
+    assert Auto().choose(path(40)[0]).name == "branch_and_bound"
 
 
 def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:
@@ -150,6 +170,8 @@ def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:
         for oracle in ("auto", "enumeration")
     )
     assert found.oracle.oracle == "simplex"
+    assert bool((found.oracle.nodes >= 1).all())
+    assert f"simplex: {int(found.oracle.nodes.sum())} nodes" in repr(found.oracle)
     assert torch.equal(found.best[x], every.best[x])
     torch.testing.assert_close(found.value, every.value, rtol=1e-7, atol=1e-9)
 
@@ -173,6 +195,57 @@ def test_a_node_limit_ends_with_an_honest_gap() -> None:
     full = stopped & found.valid.all(1)
     assert full.any()
     assert bool((best.objective[full, 1] >= found.objective[full, 1] - found.gap[full] - 1e-7).all())
+
+
+def test_a_time_limit_ends_with_an_honest_gap() -> None:
+    program, size = knapsack(200, 20)
+    theta = torch.from_numpy(np.random.default_rng(0).uniform(1, 3, (3, size)))
+    found = Simplex(node_limit=10**9, time_limit=0.3).best(program, program.values(theta), 2)
+    assert bool((found.status != int(Status.OPTIMAL)).all())
+    assert bool((found.gap > 0).all())
+    assert found.statuses[0] == Status.INACCURATE
+    assert bool(found.valid[0].all())
+    assert bool(found.gap[0].isfinite())
+    with pytest.raises(ModelError, match="time_limit must be positive"):
+        Simplex(time_limit=0.0)
+
+
+def test_items_that_the_time_did_not_reach_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Over:
+        def __init__(self, seconds: float, ring: Callable[[bool], None], said: tuple[bool]) -> None:
+            self.start = lambda: ring(*said)
+
+        def cancel(self) -> None: ...
+
+    family = FAMILIES["covering"](np.random.default_rng(3), 6)
+    monkeypatch.setattr(linear_module, "Timer", Over)
+    found = Simplex(time_limit=1.0).best(family.program, family.values, 3)
+    looked = found.status != int(Status.INFEASIBLE)
+    assert looked.any()
+    assert bool((found.status[looked] == int(Status.FAILED)).all())
+    assert bool(found.gap[looked].isinf().all())
+    assert not bool(found.valid.any())
+    assert not bool(found.nodes.any())
+
+
+def test_one_compilation_serves_all() -> None:
+    family = FAMILIES["prices"](np.random.default_rng(3), 6)
+    for oracle in (Simplex(), Simplex(time_limit=10.0)):
+        oracle.best(family.program, family.values, 3)
+    assert len(linear_module.search.signatures) == 1
+
+
+def test_threads_change_nothing() -> None:
+    program, size = knapsack(20, 2)
+    theta, threads = torch.from_numpy(np.random.default_rng(0).uniform(1, 3, (8, size))), torch.get_num_threads()
+    alone = Simplex().best(program, program.values(theta), 3)
+    try:
+        torch.set_num_threads(threads + 2)
+        shared = Simplex().best(program, program.values(theta), 3)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(alone.points, shared.points)
+    assert torch.equal(alone.nodes, shared.nodes)
 
 
 def test_what_the_arithmetic_cannot_settle_goes_to_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:

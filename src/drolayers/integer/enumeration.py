@@ -64,7 +64,8 @@ class Enumeration:
 def box_size(program: ConeProgram) -> float:
     """Number of integer points of the compiled box."""
     lower, upper = (end.numpy() for end in program.integer_bounds)
-    return float(np.prod(np.maximum(upper - lower + 1.0, 0.0)))
+    with np.errstate(over="ignore"):
+        return float(np.prod(np.maximum(upper - lower + 1.0, 0.0)))
 
 
 def all_points(program: ConeProgram, limit: int) -> np.ndarray:

@@ -8,7 +8,12 @@ call of the engine; an item that the arithmetic cannot settle is handed to branc
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Timer
 
 import numpy as np
 import torch
@@ -17,18 +22,18 @@ from drolayers.checks import whole
 from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.branch_and_bound import BranchAndBound
-from drolayers.integer.oracle import Candidates, check_cones
+from drolayers.integer.oracle import Candidates, check_cones, check_positive
 from drolayers.integer.partition import DOUBTFUL, LIMIT, PROVEN, search
 from drolayers.integer.pool import TIE, Pool
-from drolayers.integer.propagation import implied
+from drolayers.integer.propagation import WHOLE, narrowed
 from drolayers.status import Status
 
 Array = np.ndarray
 
 LINEAR = frozenset({"zero", "nonneg"})
 
-DENSE = 250_000
-"""Numbers of a tableau up to which it is worth a dense one."""
+DENSE = 2_500_000
+"""Numbers of a tableau up to which it is worth a dense one: 20 MB, and a grid of 30x30."""
 
 _TOLERANCE = 1e-7
 """Violation up to which a row holds, relative to its right-hand side, as in ``feasibility.py``."""
@@ -41,14 +46,17 @@ class Simplex:
     Args:
         engine: certifies points.
         node_limit: boxes of one item before its search ends with a gap.
+        time_limit: seconds for the whole batch before the search ends with gaps; None for no limit.
     """
 
     engine: Engine = field(default_factory=default_engine)
     node_limit: int = 100_000
+    time_limit: float | None = None
     name: str = "simplex"
 
     def __post_init__(self) -> None:
         whole("node_limit", self.node_limit, 1)
+        check_positive("time_limit", self.time_limit)
 
     @staticmethod
     def suits(program: ConeProgram) -> bool:
@@ -64,10 +72,13 @@ class Simplex:
         batch, instances = len(values), Rows.of(program, pool.values)
         nodes, ended, left = np.zeros(batch, dtype=np.int64), np.zeros(batch, dtype=np.int64), np.full(batch, np.inf)
         found: list[tuple[Array, Array]] = []
-        for i in np.flatnonzero(pool.good).tolist():
-            best, worth, nodes[i], ended[i], left[i] = instances.search(i, count, self.node_limit)
-            best = best[np.isfinite(worth)].astype(np.int64)
-            found.append((np.full(len(best), i), best))
+        good, threads = np.flatnonzero(pool.good).tolist(), torch.get_num_threads()
+        with _alarm(self._left(pool)) as over, ThreadPoolExecutor(threads) as workers:
+            answers = workers.map(lambda i: instances.search(i, count, self.node_limit, over), good)
+            for i, (best, worth, *rest) in zip(good, answers, strict=True):
+                nodes[i], ended[i], left[i] = rest
+                best = best[np.isfinite(worth)].astype(np.int64)
+                found.append((np.full(len(best), i), best))
         item = np.concatenate([np.zeros(0, dtype=np.int64), *(f[0] for f in found)])
         points = np.concatenate([np.zeros((0, program.integers.numel()), dtype=np.int64), *(f[1] for f in found)])
         kept = ended[item] != DOUBTFUL
@@ -75,8 +86,8 @@ class Simplex:
         solved = Boxes(self.engine, program, pool.values).solve(item, points, points)
         pool.offer(item, points, solved)
         # What the engine does not confirm, and what the arithmetic left open, is branch and bound's.
-        rest = pool.good & (ended == DOUBTFUL)
-        rest[item[~solved.ok]] = True
+        again = pool.good & (ended == DOUBTFUL)
+        again[item[~solved.ok]] = True
         some, limited = pool.found > 0, ended == LIMIT
         status = np.where(some, int(Status.OPTIMAL), int(Status.INFEASIBLE))
         status = np.where(limited, np.where(some, int(Status.INACCURATE), int(Status.FAILED)), status)
@@ -85,11 +96,15 @@ class Simplex:
         short = np.maximum(pool.threshold - left, 0.0)
         gap = np.where(status == int(Status.OPTIMAL), 0.0, np.where(limited, short, np.inf))
         answer = pool.candidates(self.name, status, gap, nodes, 1, item.size)
-        if not rest.any():
+        if not again.any():
             return answer
-        again = torch.from_numpy(np.flatnonzero(rest)).to(answer.status.device)
-        tree = BranchAndBound(self.engine, self.node_limit)
-        return answer.where(again, tree.best(program, values[again.to(values.q.device)], count))
+        where = torch.from_numpy(np.flatnonzero(again)).to(answer.status.device)
+        tree = BranchAndBound(self.engine, self.node_limit, self._left(pool))
+        return answer.where(where, tree.best(program, values[where.to(values.q.device)], count))
+
+    def _left(self, pool: Pool) -> float | None:
+        """Seconds that are left, if they are counted."""
+        return None if self.time_limit is None else max(1e-3, self.time_limit - time.perf_counter() + pool.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +112,9 @@ class Rows:
     """Linear programs of a batch, their boxes narrowed by their rows.
 
     Args:
-        A: coefficients ``(1 or batch, row, column)``, the largest of each row one.
+        row: rows of the coefficients, in order.
+        column: their columns.
+        entry: coefficients ``(1 or batch, entry)``, the largest of each row one.
         b: right-hand sides ``(batch, row)``.
         c: costs ``(batch, column)``, the largest one.
         zero: how many of the rows are equations; they come first.
@@ -106,11 +123,14 @@ class Rows:
         possible: which programs the rows have not excluded.
         needed: which rows ``(batch, row)`` the box does not imply.
         integers: columns that are integral.
+        grain: what all values of the objective are multiples of, in units of ``c``; zero where there is no such number.
         unit: what costs were divided by.
         constant: what the objective adds.
     """
 
-    A: Array
+    row: Array
+    column: Array
+    entry: Array
     b: Array
     c: Array
     zero: int
@@ -119,57 +139,115 @@ class Rows:
     possible: Array
     needed: Array
     integers: Array
+    grain: Array
     unit: Array
     constant: Array
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> Rows:
-        """Cut dense arrays out of a batch; matrices that all items share are looked at once for all."""
-        data, q, b, constant = (t.cpu().numpy() for t in (values.A, values.q, values.b, values.constant))
-        data = data[:1] if values.A.stride(0) == 0 else data
-        row = np.repeat(np.arange(program.rows), np.diff(program.A_indptr.numpy()))
-        A = np.zeros((data.shape[0], program.rows, program.columns))
-        A[:, row, program.A_indices.numpy()] = data
-        integers = program.integers.numpy()
-        lower, upper = np.full(q.shape, -np.inf), np.full(q.shape, np.inf)
-        lower[:, integers], upper[:, integers] = -b[:, program.lower_rows.numpy()], b[:, program.upper_rows.numpy()]
-        own = np.concatenate([program.lower_rows.numpy(), program.upper_rows.numpy()])
-        A, b, zero = np.delete(A, own, 1), np.delete(b, own, 1), program.cones.zero
-        size = np.abs(A).max(2, initial=0.0)
-        size = np.where(size > 0, size, 1.0)
-        A, b = A / size[:, :, None], b / size
-        integral = np.zeros(q.shape[1], dtype=bool)
+        """Cut arrays out of a batch; matrices that all items share are looked at once for all."""
+        entry, q, b, constant = (t.cpu().numpy() for t in (values.A, values.q, values.b, values.constant))
+        entry = entry[:1] if values.A.stride(0) == 0 else entry
+        integers, integral = program.integers.numpy(), np.zeros(q.shape[1], dtype=bool)
         integral[integers] = True
+        lower, upper = np.full(q.shape, -np.inf), np.full(q.shape, np.inf)
+        lower[:, integers] = np.ceil(-b[:, program.lower_rows.numpy()] - WHOLE)
+        upper[:, integers] = np.floor(b[:, program.upper_rows.numpy()] + WHOLE)
+        # The two bounds of an integer are ends, and no rows.
+        kept = np.ones(program.rows, dtype=bool)
+        kept[program.lower_rows.numpy()] = kept[program.upper_rows.numpy()] = False
+        row = np.repeat(np.arange(program.rows), np.diff(program.A_indptr.numpy()))
+        inside = kept[row]
+        row, column, entry = (np.cumsum(kept) - 1)[row[inside]], program.A_indices.numpy()[inside], entry[:, inside]
+        b, zero = b[:, kept], program.cones.zero
+        there, start = np.unique(row, return_index=True)
+
+        def over(each: np.ufunc, terms: Array) -> Array:
+            """The sum, or the largest, of what the entries of every row hold."""
+            total = np.zeros((len(terms), b.shape[1]))
+            if row.size:
+                total[:, there] = each.reduceat(terms, start, axis=1)
+            return total
+
+        size = over(np.maximum, np.abs(entry))
+        size = np.where(size > 0, size, 1.0)
+        entry, b = entry / size[:, row], b / size
         # A row of one continuous column is its bound, to the letter; the others hold up to a tolerance.
-        bounds = ((A != 0).sum(2) == 1) & ~(A[:, :, integers] != 0).any(2)
+        bounds = (over(np.add, entry != 0) == 1) & (over(np.add, (entry != 0) & integral[column]) == 0)
         slack = np.where(bounds, 0.0, _TOLERANCE * (1.0 + np.abs(b)))
-        least = np.where(np.arange(b.shape[1]) < zero, b - slack, -np.inf)
-        lower, upper, possible = implied(A, np.arange(len(b)), least, b + slack, lower, upper, integral)
+        equal = np.arange(b.shape[1]) < zero
+        least = np.where(equal, b - slack, -np.inf)
+        lower, upper, possible = narrowed(
+            entry, row, column, np.arange(len(b)), least, b + slack, lower, upper, integral
+        )
         with np.errstate(invalid="ignore"):
-            ends = A * lower[:, None, :], A * upper[:, None, :]
-            small, large = (np.where(A == 0, 0.0, f(*ends)).sum(2) for f in (np.minimum, np.maximum))
+            ends = entry * lower[:, column], entry * upper[:, column]
+            small, large = (over(np.add, np.where(entry == 0, 0.0, f(*ends))) for f in (np.minimum, np.maximum))
         room = 1e-12 * (1.0 + np.abs(b))
-        needed = (large > b + room) | ((np.arange(b.shape[1]) < zero) & (small < b - room))
-        needed |= np.isnan(large) | np.isnan(small)
+        needed = (large > b + room) | (equal & (small < b - room)) | np.isnan(large) | np.isnan(small)
         unit = np.abs(q).max(1, initial=0.0)
         unit = np.where(unit > 0, unit, 1.0)
-        return cls(A, b, q / unit[:, None], zero, lower, upper, possible, needed, integers, unit, constant)
+        # Whole costs have whole values, so that what is better is better by their common divisor.
+        common = ((q == np.round(q)) & (integral | (q == 0))).all(1) & (unit < 1e5)
+        grain = np.gcd.reduce(np.where(common[:, None], q, 0.0).astype(np.int64), axis=1) / unit
+        return cls(
+            row,
+            column,
+            entry,
+            b,
+            q / unit[:, None],
+            zero,
+            lower,
+            upper,
+            possible,
+            needed,
+            integers,
+            grain,
+            unit,
+            constant,
+        )
 
-    def search(self, item: int, count: int, limit: int) -> tuple[Array, Array, int, int, float]:
+    def search(self, item: int, count: int, limit: int, stop: Array) -> tuple[Array, Array, int, int, float]:
         """The best integer points of one program, as ``partition.search`` returns them."""
         if not self.possible[item]:
             return np.zeros((0, self.integers.size)), np.zeros(0), 0, PROVEN, np.inf
-        rows = np.flatnonzero(self.needed[item])
+        needed = self.needed[item]
+        inside = needed[self.row]
+        per_row = np.bincount(self.row[inside], minlength=needed.size)[needed]
         answer: tuple[Array, Array, int, int, float] = search(
-            np.ascontiguousarray(self.A[item if self.A.shape[0] > 1 else 0][rows]),
-            self.b[item, rows],
+            np.concatenate([[0], np.cumsum(per_row)]),
+            self.column[inside],
+            self.entry[item if len(self.entry) > 1 else 0, inside],
+            self.b[item, needed],
             self.c[item],
-            int((rows < self.zero).sum()),
+            int(needed[: self.zero].sum()),
             self.lower[item],
             self.upper[item],
             self.integers,
             count,
             limit,
             TIE,
+            float(self.grain[item]),
+            stop,
         )
         return answer
+
+
+@contextmanager
+def _alarm(seconds: float | None) -> Iterator[Array]:
+    """A flag that is set when the time is over: what is compiled cannot look at the clock, and lets others run."""
+    over = np.zeros(1, dtype=bool)
+    if seconds is None:
+        yield over
+        return
+    # A first use compiles, which is not counted.
+    none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
+    search(
+        np.zeros(1, dtype=np.int64), none, nothing, nothing, nothing, 0, nothing, nothing, none, 1, 1, TIE, 0.0, over
+    )
+    timer = Timer(seconds, over.fill, (True,))
+    timer.start()
+    try:
+        yield over
+    finally:
+        timer.cancel()

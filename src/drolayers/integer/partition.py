@@ -1,18 +1,20 @@
 """Best-bound search on the simplex method, compiled: the best integer points of one linear program.
 
-A box whose optimum is integral is divided at that point (Lawler, Murty), any other in its most fractional column.
-Reduced costs bound the children before they are solved, and fix columns whose change would cost too much.
+A box whose optimum is integral is divided at that point (Lawler, Murty), any other in the column whose two sides
+promise most. Children are bounded before they are solved: by reduced costs or, where a column is in the basis, by the
+first pivot that they would take. Reduced costs also fix columns whose change would cost too much. Where all rows are
+equations and all columns integral, fixing those outside the basis fixes the others, which then have no children.
 """
 
 from __future__ import annotations
 
-import heapq
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from drolayers.conic.interior.kernels import OPTIONS, Floats, Ints
-from drolayers.integer.simplex import DUAL, SOLVED, STUCK, refresh, solve
+from drolayers.conic.interior.kernels import OPTIONS, Flags, Floats, Ints
+from drolayers.integer.simplex import DUAL, REFRESH, SOLVED, STUCK, ahead, entering, solve
 
 PROVEN, LIMIT, DOUBTFUL = 0, 1, 2
 """How a search ends: with a proof, at its limit, or where the arithmetic does not settle a box."""
@@ -21,29 +23,84 @@ _INTEGRAL = 1e-6
 """Distance from an integer up to which a vertex counts as integral; its point is solved for anyway."""
 
 
-@njit(**OPTIONS)
-def store(boxes: Floats, spare: list[int], used: int, box: Floats) -> tuple[int, int, Floats]:
-    """Keep a box where there is room, and make room where there is none."""
-    if spare:
-        where = spare.pop()
-    else:
-        if used == boxes.shape[0]:
-            larger = np.zeros((2 * used, boxes.shape[1], boxes.shape[2]))
-            larger[:used] = boxes
-            boxes = larger
-        where, used = used, used + 1
-    boxes[where] = box
-    return where, used, boxes
+class Waiting(NamedTuple):
+    """Boxes that wait: a heap of their places by bounds, behind it the places that are free, and how many wait."""
+
+    heap: Ints
+    bound: Floats
+    boxes: Floats
+    size: Ints
 
 
 @njit(**OPTIONS)
-def narrow(box: Floats, slope: Floats, room: float) -> None:
+def rise(heap: Ints, key: Floats, at: int) -> None:
+    """Let the last of a heap rise to its place."""
+    while at > 0 and key[heap[at]] < key[heap[(at - 1) // 2]]:
+        up = (at - 1) // 2
+        heap[at], heap[up] = heap[up], heap[at]
+        at = up
+
+
+@njit(**OPTIONS)
+def take(heap: Ints, key: Floats, size: int) -> int:
+    """Take the least out of a heap, and put it behind the others."""
+    size, at = size - 1, 0
+    heap[0], heap[size] = heap[size], heap[0]
+    while 2 * at + 1 < size:
+        down = 2 * at + 1
+        if down + 1 < size and key[heap[down + 1]] < key[heap[down]]:
+            down += 1
+        if key[heap[at]] <= key[heap[down]]:
+            break
+        heap[at], heap[down] = heap[down], heap[at]
+        at = down
+    return heap[size]
+
+
+@njit(**OPTIONS)
+def room(places: int, k: int) -> Waiting:
+    """Places for boxes of k columns; integers of single precision are exact beyond the largest that are allowed."""
+    heap, size = np.zeros(places, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for i in range(places):
+        heap[i] = i
+    return Waiting(heap, np.zeros(places), np.zeros((places, 2, k), dtype=np.float32), size)
+
+
+@njit(**OPTIONS)
+def store(waiting: Waiting, box: Floats, bound: float) -> Waiting:
+    """Keep a box, in twice the room where there is none left."""
+    size, k = waiting.size[0], box.shape[1]
+    if size == waiting.heap.size:
+        larger = room(2 * size, k)
+        for i in range(size):
+            larger.heap[i], larger.bound[i] = waiting.heap[i], waiting.bound[i]
+            copy(waiting.boxes[i], larger.boxes[i])
+        waiting = larger
+    where = waiting.heap[size]
+    waiting.bound[where] = bound
+    copy(box, waiting.boxes[where])
+    rise(waiting.heap, waiting.bound, size)
+    waiting.size[0] = size + 1
+    return waiting
+
+
+@njit(**OPTIONS)
+def copy(box: Floats, to: Floats) -> None:
+    """Copy a box."""
+    for end in range(2):
+        for i in range(box.shape[1]):
+            to[end, i] = box[end, i]
+
+
+@njit(**OPTIONS)
+def narrow(box: Floats, slope: Floats, integers: Ints, room: float) -> None:
     """Take off a box what costs more than there is room for, along the slope of its bound."""
-    for i in range(slope.size):
-        if abs(slope[i]) > DUAL:
-            reach = np.floor(room / abs(slope[i]) + 1e-9)
+    for i in range(integers.size):
+        steep = slope[integers[i]]
+        if abs(steep) > DUAL:
+            reach = np.floor(room / abs(steep) + 1e-9)
             if reach < box[1, i] - box[0, i]:
-                if slope[i] > 0.0:
+                if steep > 0.0:
                     box[1, i] = box[0, i] + reach
                 else:
                     box[0, i] = box[1, i] - reach
@@ -53,16 +110,23 @@ def narrow(box: Floats, slope: Floats, room: float) -> None:
 def keep(points: Floats, values: Floats, point: Floats, value: float) -> None:
     """Put a point among the best, if it is one of them."""
     at = values.size - 1
-    if value < values[at]:
-        while at > 0 and values[at - 1] > value:
-            values[at], points[at] = values[at - 1], points[at - 1]
-            at -= 1
-        values[at], points[at] = value, point
+    if value >= values[at]:
+        return
+    while at > 0 and values[at - 1] > value:
+        values[at] = values[at - 1]
+        for i in range(point.size):
+            points[at, i] = points[at - 1, i]
+        at -= 1
+    values[at] = value
+    for i in range(point.size):
+        points[at, i] = point[i]
 
 
 @njit(**OPTIONS)
 def search(
-    A: Floats,
+    start: Ints,
+    column: Ints,
+    entry: Floats,
     b: Floats,
     c: Floats,
     zero: int,
@@ -72,83 +136,132 @@ def search(
     count: int,
     limit: int,
     tie: float,
+    grain: float,
+    stop: Flags,
 ) -> tuple[Floats, Floats, int, int, float]:
-    """The ``count`` best integer points of one program, as ``simplex.py`` states it.
+    """The ``count`` best integer points of one program, as ``simplex.py`` states it, unless ``stop`` is set meanwhile.
+
+    A point is better if its value is smaller by more than ``tie``, relative to its terms, and by ``grain``.
 
     Returns:
         Points, their values (+inf where there is none), boxes solved, how the search ended, and the bound that it left.
     """
-    m, n = A.shape
-    k = integers.size
-    price = c[integers]
-    T, d, x, reduced = np.zeros((m, n + m)), np.zeros(n + m), np.zeros(n + m), np.zeros(n)
-    basis, age = np.arange(n, n + m), np.zeros(1, dtype=np.int64)
-    refresh(A, c, T, d, basis)
-    first, last = np.zeros(n + m), np.full(n + m, np.inf)
-    first[:n], last[:n] = low, high
-    last[n : n + zero] = 0.0
-    points, values = np.zeros((count, k)), np.full(count, np.inf)
-    boxes = np.zeros((64, 2, k))
-    boxes[0, 0], boxes[0, 1] = low[integers], high[integers]
-    # Boxes that wait: a bound, their number, so that no two are equal, and where they are stored.
-    heap, spare, used, total, solved = [(-np.inf, 0, 0)], [0 for _ in range(0)], 1, 1, 0
-    cutoff = np.inf
-    while heap and heap[0][0] < cutoff and solved < limit:
-        least, _, at = heapq.heappop(heap)
-        box = boxes[at].copy()
-        spare.append(at)
-        # One box after the other down to a leaf, then the most promising of those that were left behind.
-        while True:
-            first[integers], last[integers] = box[0], box[1]
-            solved += 1
-            status, value = solve(A, b, c, zero, first, last, cutoff, T, d, basis, x, reduced, age)
-            if status == STUCK:
-                return points, values, solved, DOUBTFUL, least
-            least = max(least, value)
-            if status != SOLVED or least >= cutoff:
-                break
-            vertex, slope = x[integers], reduced[integers]
-            if np.isfinite(cutoff):
-                narrow(box, slope, cutoff - value)
-            point = np.minimum(np.maximum(np.round(vertex), box[0]), box[1])
-            away = np.where(box[0] < box[1], np.abs(vertex - point), 0.0)
-            column = np.argmax(away) if k > 0 else 0
-            if k > 0 and away[column] > _INTEGRAL:
-                floor = min(max(np.floor(vertex[column]), box[0, column]), box[1, column] - 1.0)
-                other = box.copy()
-                if vertex[column] - floor > 0.5:
-                    other[1, column], box[0, column] = floor, floor + 1.0
-                else:
-                    other[0, column], box[1, column] = floor + 1.0, floor
-                where, used, boxes = store(boxes, spare, used, other)
-                heapq.heappush(heap, (least, total, where))
-                total += 1
-                if solved < limit:
-                    continue
-                where, used, boxes = store(boxes, spare, used, box)
-                heapq.heappush(heap, (least, total, where))
-                break
-            # The point itself, with the continuous columns at their best.
-            first[integers], last[integers] = point, point
-            status, worth = solve(A, b, c, zero, first, last, np.inf, T, d, basis, x, reduced, age)
-            if status == STUCK:
-                return points, values, solved, DOUBTFUL, least
-            if status == SOLVED:
-                keep(points, values, point, worth)
-                if np.isfinite(values[-1]):
-                    cutoff = values[-1] - tie * (abs(values[-1]) + np.abs(price * points[-1]).sum())
-            # The rest: columns whose change costs most come first, so that their children are dropped at once.
-            for i in np.argsort(-np.abs(slope), kind="mergesort"):
-                for side in range(2):
-                    step = 2.0 * side - 1.0
-                    bound = max(least, value + step * slope[i])
-                    if box[0, i] <= point[i] + step <= box[1, i] and bound < cutoff:
-                        child = box.copy()
-                        child[1 - side, i] = point[i] + step
-                        where, used, boxes = store(boxes, spare, used, child)
-                        heapq.heappush(heap, (bound, total, where))
-                        total += 1
-                box[0, i], box[1, i] = point[i], point[i]
+    m, n, k = b.size, c.size, integers.size
+    T, x, slope, ends = np.zeros((m + 1, n + m)), np.zeros(n + m), np.zeros(n), np.zeros((2, n + m))
+    basis, row, work = np.zeros(m, dtype=np.int64), np.zeros(n + m, dtype=np.int64), np.zeros(n + m + 1, dtype=np.int64)
+    for j in range(n + m):
+        row[j] = j - n if j >= n else -1
+        ends[0, j] = low[j] if j < n else 0.0
+        ends[1, j] = high[j] if j < n else 0.0 if j < n + zero else np.inf
+    work[n + m] = REFRESH + m + 1
+    points, values = np.zeros((count, k)), np.zeros(count)
+    for i in range(count):
+        values[i] = np.inf
+    waiting = room(64, k)
+    box, point, steep, key = room(1, k).boxes[0], np.zeros(k), np.zeros(k), np.zeros(k)
+    order = np.zeros(k, dtype=np.int64)
+    for i in range(k):
+        box[0, i], box[1, i] = low[integers[i]], high[integers[i]]
+    waiting = store(waiting, box, -np.inf)
+    solved, cutoff, diving, least = 0, np.inf, False, -np.inf
+    while diving or (waiting.size[0] > 0 and waiting.bound[waiting.heap[0]] < cutoff):
+        if solved >= limit or stop[0]:
             break
-    left = heap[0][0] if heap else np.inf
+        # One box after the other down to a leaf, then the most promising of those that were left behind.
+        if not diving:
+            where = take(waiting.heap, waiting.bound, waiting.size[0])
+            waiting.size[0] -= 1
+            least = waiting.bound[where]
+            copy(waiting.boxes[where], box)
+        diving = False
+        for i in range(k):
+            ends[0, integers[i]], ends[1, integers[i]] = box[0, i], box[1, i]
+        solved += 1
+        status, value = solve(start, column, entry, b, c, zero, ends, cutoff, T, x, basis, row, slope, work)
+        if status == STUCK:
+            return points, values, solved, DOUBTFUL, least
+        least = max(least, value)
+        if status != SOLVED or least >= cutoff:
+            continue
+        if np.isfinite(cutoff):
+            narrow(box, slope, integers, cutoff - value)
+        # Divide in the column whose sides, after a pivot each, gain most together.
+        chosen, most, floor = -1, -1.0, 0.0
+        for i in range(k):
+            j = integers[i]
+            ends[0, j], ends[1, j] = box[0, i], box[1, i]
+            point[i] = min(max(np.floor(x[j] + 0.5), box[0, i]), box[1, i])
+        for i in range(k):
+            j = integers[i]
+            if abs(x[j] - point[i]) <= _INTEGRAL or box[0, i] == box[1, i]:
+                continue
+            below = min(max(np.floor(x[j]), box[0, i]), box[1, i] - 1.0)
+            gain = 0.0
+            if row[j] >= 0:
+                gain = 1.0
+                for side in range(2):
+                    sign = 1.0 - 2.0 * side
+                    enters = entering(ends, T, x, row, row[j], sign, False)
+                    rate = abs(T[m, enters] / T[row[j], enters]) if enters >= 0 else 1e3
+                    gain *= rate * (x[j] - below if side == 0 else below + 1.0 - x[j]) + DUAL
+            if gain > most:
+                chosen, most, floor = i, gain, below
+        if chosen >= 0:
+            j = integers[chosen]
+            under, over = least, least
+            if row[j] >= 0:
+                ends[1, j] = floor
+                under = max(least, ahead(start, column, entry, b, c, zero, ends, T, x, row, slope, row[j], 1.0))
+                ends[0, j], ends[1, j] = floor + 1.0, box[1, chosen]
+                over = max(least, ahead(start, column, entry, b, c, zero, ends, T, x, row, slope, row[j], -1.0))
+            # The better side is next, the other waits.
+            side = 0 if under <= over else 1
+            if max(under, over) < cutoff:
+                kept = box[side, chosen]
+                box[side, chosen] = floor + 1.0 - side
+                waiting = store(waiting, box, max(under, over))
+                box[side, chosen] = kept
+            box[1 - side, chosen] = floor + side
+            least, diving = min(under, over), min(under, over) < cutoff
+            continue
+        # The point itself, with the continuous columns at their best.
+        for i in range(k):
+            steep[i] = slope[integers[i]]
+            ends[0, integers[i]] = ends[1, integers[i]] = point[i]
+        status, worth = solve(start, column, entry, b, c, zero, ends, np.inf, T, x, basis, row, slope, work)
+        if status == STUCK:
+            return points, values, solved, DOUBTFUL, least
+        if status == SOLVED:
+            keep(points, values, point, worth)
+            if np.isfinite(values[count - 1]):
+                size = abs(values[count - 1])
+                for i in range(k):
+                    size += abs(c[integers[i]] * points[count - 1, i])
+                cutoff = values[count - 1] - max(tie * size, 0.99 * grain)
+        # The rest: columns whose change costs most come first, so that their children are dropped at once; the basis
+        # comes last, when the others hold it.
+        for i in range(k):
+            ends[0, integers[i]], ends[1, integers[i]] = box[0, i], box[1, i]
+            order[i], key[i] = i, -abs(steep[i]) - (1.0 if row[integers[i]] < 0 else 0.0)
+            rise(order, key, i)
+        for rest in range(k, 0, -1):
+            i = take(order, key, rest)
+            j = integers[i]
+            for side in range(2):
+                step = 2.0 * side - 1.0
+                bound = max(least, value + step * steep[i])
+                if not (box[0, i] <= point[i] + step <= box[1, i] and bound < cutoff):
+                    continue
+                kept = box[1 - side, i]
+                box[1 - side, i] = point[i] + step
+                if row[j] >= 0:
+                    ends[0, j], ends[1, j] = box[0, i], box[1, i]
+                    bound = max(bound, ahead(start, column, entry, b, c, zero, ends, T, x, row, slope, row[j], -step))
+                if bound < cutoff:
+                    waiting = store(waiting, box, bound)
+                box[1 - side, i] = kept
+            box[0, i] = box[1, i] = ends[0, j] = ends[1, j] = point[i]
+    if diving:
+        waiting = store(waiting, box, least)
+    left = waiting.bound[waiting.heap[0]] if waiting.size[0] > 0 else np.inf
     return points, values, solved, PROVEN if left >= cutoff else LIMIT, left

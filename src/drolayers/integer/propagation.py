@@ -19,10 +19,29 @@ WHOLE = 1e-9
 def implied(
     matrix: Array, item: Array, least: Array, most: Array, lower: Array, upper: Array, integer: Array, passes: int = 4
 ) -> tuple[Array, Array, Array]:
+    """``narrowed`` for dense rows, ``(1, row, column)`` for all items or ``(item, row, column)`` for each."""
+    row, column = np.nonzero((matrix != 0).any(0))
+    return narrowed(matrix[:, row, column], row, column, item, least, most, lower, upper, integer, passes)
+
+
+def narrowed(
+    entries: Array,
+    row: Array,
+    column: Array,
+    item: Array,
+    least: Array,
+    most: Array,
+    lower: Array,
+    upper: Array,
+    integer: Array,
+    passes: int = 4,
+) -> tuple[Array, Array, Array]:
     """Boxes without what rows exclude, and which of them may hold a point at all.
 
     Args:
-        matrix: ``(1, row, column)`` for all items or ``(item, row, column)`` for each.
+        entries: coefficients ``(1, entry)`` for all items or ``(item, entry)`` for each, by rows.
+        row: where they are.
+        column: likewise.
         item: whose the boxes are.
         least: least activities ``(box, row)``, with any tolerance taken off; -inf for none.
         most: largest ones.
@@ -33,13 +52,12 @@ def implied(
     """
     lower, upper = lower.astype(np.float64), upper.astype(np.float64)
     alive: Array = np.all(lower <= upper, 1)
-    row, column = np.nonzero((matrix != 0).any(0))
-    entries, todo = matrix[:, row, column], np.flatnonzero(alive)
+    todo = np.flatnonzero(alive)
     for _ in range(passes if row.size else 0):
         changed, step = [], max(1, _WORK // row.size)
         for at in range(0, todo.size, step):
             box = todo[at : at + step]
-            own = entries if matrix.shape[0] == 1 else entries[item[box]]
+            own = entries if entries.shape[0] == 1 else entries[item[box]]
             ends = lower[box], upper[box]
             low, high = _once(own, row, column, least[box], most[box], *ends)
             low = np.where(integer, np.ceil(low - WHOLE * (1.0 + np.abs(low))), low)
