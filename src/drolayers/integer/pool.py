@@ -106,7 +106,7 @@ class Pool:
 
     def __init__(self, program: ConeProgram, values: Values, count: int) -> None:
         self._slots = Slots(program, values, count)
-        self.values = self._slots.values
+        self.values, self.start = self._slots.values, self._slots.start
 
     @cached_property
     def good(self) -> Array:
