@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from drolayers.errors import (
         DifferentiationError,
         DROError,
+        MaskedDataWarning,
         MissingExtraError,
         ModelError,
         ShapeError,
@@ -44,6 +45,7 @@ _HOME = {
     "Derivative": "status",
     "DifferentiationError": "errors",
     "Learn": "ambiguity.moments",
+    "MaskedDataWarning": "errors",
     "MissingExtraError": "errors",
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",

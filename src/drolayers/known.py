@@ -133,7 +133,7 @@ class KnownData:
     def _tensor(self, p: cp.Parameter, value: Any) -> Tensor:
         """One value as a tensor of floats whose last dimensions are those of the parameter."""
         try:
-            tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value, dtype=float))
+            tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value, dtype=float))
         except (TypeError, ValueError) as error:
             raise ShapeError(f"Known data {p.name()} must be numbers, not {type(value).__name__}.") from error
         tensor = tensor if tensor.is_floating_point() else tensor.double()

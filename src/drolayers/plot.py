@@ -15,6 +15,7 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 from drolayers.extras import require
+from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.problem import Chosen, DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
@@ -40,6 +41,7 @@ def worst_case(
     axes: Axes | Sequence[Axes] | None = None,
     *,
     coordinates: Sequence[int] | None = None,
+    known: Known | None = None,
 ) -> Axes | list[Axes]:
     """The worst-case distribution of a decision, beside the nominal one where that is given.
 
@@ -54,6 +56,7 @@ def worst_case(
         item: which item of the batch.
         axes: where to draw; one for a scatter plot or a single coordinate, else one a coordinate.
         coordinates: those of ``y`` to show; all unless given.
+        known: values of ``problem.known`` of the batch.
 
     Returns:
         The axes, as they came or newly made.
@@ -62,7 +65,8 @@ def worst_case(
     item = _position(item, len(flat))
     one = {v: value.detach()[item : item + 1] for v, value in found.items()}
     beside = None if nominal is None else problem.ambiguity.around(nominal, flat).at([item])
-    worst = problem.worst_case_distribution(one, flat[item : item + 1], beside)
+    told = _told(problem, known, len(flat), item)
+    worst = problem.worst_case_distribution(one, flat[item : item + 1], beside, told)
     if not bool(worst.probabilities.isfinite().all()):
         raise ModelError(
             f"Item {item} has no worst-case distribution: its set is empty, its worst case infinite, or x is NaN."
@@ -128,6 +132,7 @@ def price_of_robustness(
     nominal: Pair | None = None,
     item: int = 0,
     show: Literal["value", "decision"] = "value",
+    known: Known | None = None,
 ) -> Axes:
     """What happens as a set grows: the problem is solved for every value of one parameter of θ.
 
@@ -143,6 +148,7 @@ def price_of_robustness(
         nominal: atoms and weights of the batch; needed by a Wasserstein ball.
         item: which item of the batch.
         show: "value" or "decision".
+        known: values of ``problem.known`` of the batch.
     """
     ambiguity = problem.ambiguity
     if parameter not in ambiguity.parameters:
@@ -158,15 +164,16 @@ def price_of_robustness(
     wanted = torch.as_tensor(steps).to(flat).reshape(count, *[1] * len(ambiguity.parameters[parameter]))
     parts[parameter] = wanted.expand_as(parts[parameter])
     around = None if nominal is None else ambiguity.around(nominal, flat).at([item] * count)
+    told = _told(problem, known, len(flat), item)
     with torch.no_grad():
-        decision = DROLayer(problem).eval()(ambiguity.pack(parts), around)
+        decision = DROLayer(problem).eval()(ambiguity.pack(parts), around, told)
     panel = _panels(axes, 1)[0]
     if show == "decision":
         _lines(panel, steps, decision.best)
     else:
         panel.plot(steps, decision.value.numpy(force=True), color=WORST, label="worst-case expected cost")
         if around is not None:
-            mean = _nominal_cost(problem, decision.best, around)
+            mean = _nominal_cost(problem, decision.best, around, told)
             panel.plot(steps, mean, color=PLAIN, ls="--", label="cost under the nominal distribution")
         panel.set(ylabel="cost")
         panel.legend(frameon=False)
@@ -318,10 +325,15 @@ def _lines(panel: Axes, steps: NDArray[np.float64], best: Chosen) -> None:
         panel.legend(frameon=False)
 
 
-def _nominal_cost(problem: DecisionProblem, best: Chosen, nominal: Nominal) -> NDArray[np.float64]:
+def _told(problem: DecisionProblem, known: Known | None, batch: int, item: int) -> Known:
+    """The known data of one item."""
+    return {p: value[item : item + 1].detach() for p, value in problem.known_data.given(known, batch).items()}
+
+
+def _nominal_cost(problem: DecisionProblem, best: Chosen, nominal: Nominal, known: Known) -> NDArray[np.float64]:
     """The mean cost of each decision under the nominal distribution."""
     atoms, weights = nominal
     batch, count = weights.shape
     repeated = {v: value.repeat_interleave(count, 0) for v, value in best.items()}
-    losses = problem.loss(repeated, atoms.reshape(batch * count, -1)).reshape(batch, count)
+    losses = problem.loss(repeated, atoms.reshape(batch * count, -1), known).reshape(batch, count)
     return (weights * losses).sum(1).numpy(force=True)
