@@ -87,6 +87,7 @@ __all__ = [
     "DifferentiationError",
     "Exact",
     "Learn",
+    "MaskedDataWarning",
     "MissingExtraError",
     "ModelError",
     "MomentSet",
