@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
+    from drolayers.ambiguity.reweighted import Divergence, Empirical
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
     from drolayers.cost.recourse import recourse
@@ -44,6 +45,8 @@ _HOME = {
     "DecisionProblem": "problem",
     "Derivative": "status",
     "DifferentiationError": "errors",
+    "Divergence": "ambiguity.reweighted",
+    "Empirical": "ambiguity.reweighted",
     "Learn": "ambiguity.moments",
     "MaskedDataWarning": "errors",
     "MissingExtraError": "errors",
@@ -85,6 +88,8 @@ __all__ = [
     "DecisionProblem",
     "Derivative",
     "DifferentiationError",
+    "Divergence",
+    "Empirical",
     "Exact",
     "Learn",
     "MaskedDataWarning",

@@ -81,7 +81,9 @@ class DecisionProblem:
         ambiguity: AmbiguitySet,
     ) -> None:
         if not isinstance(ambiguity, AmbiguitySet):
-            raise ModelError(f"ambiguity must be a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
+            raise ModelError(
+                f"ambiguity must be a set such as dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}."
+            )
         if not isinstance(constraints, Iterable) or not all(isinstance(c, cp.Constraint) for c in constraints):
             raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
         self.maximises = isinstance(cost, cp.Maximize)
@@ -163,8 +165,7 @@ class DecisionProblem:
         """c₀(x) + sup E[…] and what comes with it; the constraints of the decision are not included."""
         parsed, ambiguity = self.parsed, self.ambiguity
         stack, ties = parsed.named() if named else (parsed.stack, [])
-        support = ambiguity.y.support
-        blocks = block_rows(parsed, [*ambiguity.links(), *support.links(ambiguity.y.dim)])
+        blocks = block_rows(parsed, [*ambiguity.links(), *ambiguity.reach.links(ambiguity.y.dim)])
         rows = blocks.rows(parsed, stack)
         constraints = [*parsed.constraints, *ties]
         fixed = parsed.deterministic + blocks.remainder(parsed, stack)
@@ -175,7 +176,8 @@ class DecisionProblem:
             constraints += rule.constraints
         if len(parsed.forbidden):
             never = _forbidden_rows(parsed, stack)
-            bound, more = supremum(never, support, [])
+            never, reach, terms = ambiguity.everywhere(never)
+            bound, more = supremum(never, reach, terms)
             constraints += [*more, never.offset + bound <= 0]
         worst = worst_case(rows, ambiguity, lifts, probe)
         return fixed + worst.value, [*constraints, *worst.constraints], worst.probe
@@ -365,6 +367,11 @@ class DecisionProblem:
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
         weights = torch.ones(batch, 1) if given.nominal is None else given.nominal.weights
+        if probe.moves:
+            # Every block of a scenario holds all of its mass.
+            each = masses.shape[1] // weights.shape[1]
+            blocks = (int(probe.rows.block.max()) + 1) // weights.shape[1]
+            weights = weights.to(masses) * masses.unflatten(1, (-1, each)).sum(2) / blocks
         slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
 

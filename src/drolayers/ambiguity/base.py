@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import cvxpy as cp
@@ -18,7 +18,8 @@ from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical, columns
 from drolayers.ambiguity.terms import Term
 from drolayers.errors import ShapeError
-from drolayers.support import Layout
+from drolayers.products import kron, tiled, times
+from drolayers.support import Layout, Support
 from drolayers.uncertainty import Uncertain
 
 
@@ -62,13 +63,36 @@ class Mass:
 
 @dataclass(frozen=True)
 class SetDual:
-    """The dual of a set over some rows: ``min price + unit · Σ_blocks max_rows sup {slope - terms}``."""
+    """The dual of a set over some rows: ``min price + unit · Σ_blocks max_rows sup {slope - terms}``.
+
+    Where probabilities of scenarios may change, ``combined`` takes the sums of every scenario and returns what is to be
+    summed instead of them, with its constraints.
+    """
 
     rows: Rows
     price: cp.Expression
     terms: list[Term]
     constraints: Constraints
     unit: float = 1.0
+    combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
+
+
+def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
+    """Every row once for every scenario, scenario by scenario, multiplied by its weight."""
+    base, count = rows.layout, weights.size
+    entry, row = (np.repeat(np.arange(count), size) for size in (base.row.size, base.rows))
+    layout = Layout(np.tile(base.row, count) + entry * base.rows, np.tile(base.coordinate, count), base.rows * count)
+    blocks = int(rows.block.max(initial=-1)) + 1
+    block = np.tile(rows.block, count) + row * blocks
+    return Rows(kron(weights, rows.slope), kron(weights, rows.offset), layout, block)
+
+
+def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp.Expression:
+    """Σ_i (ω y)_ni a_ri for the rows of all scenarios, from the slopes of one."""
+    count, dim = weighted.shape
+    scenario = np.repeat(np.arange(count), layout.row.size // count)
+    centres = cp.vec(weighted, order="C")[scenario * dim + layout.coordinate]
+    return layout.sums() @ times(centres, tiled(slope, count))
 
 
 class AmbiguitySet(ABC):
@@ -86,6 +110,11 @@ class AmbiguitySet(ABC):
     def size(self) -> int:
         """Length of θ."""
         return sum(int(np.prod(shape)) for shape in self.parameters.values())
+
+    @property
+    def reach(self) -> Support:
+        """Where mass may be, besides what the set itself says."""
+        return self.y.support
 
     @property
     def needs_nominal(self) -> bool:
@@ -112,6 +141,10 @@ class AmbiguitySet(ABC):
             lifts: what a decision rule's cost takes off the multiplier of each of ``lifted_components``.
             share: whether what all scenarios have in common may be said once.
         """
+
+    def everywhere(self, rows: Rows) -> tuple[Rows, Support, list[Term]]:
+        """What must be dualised for rows to hold for every outcome that the set allows: rows, their support, terms."""
+        return rows, self.reach, []
 
     def lifted_components(self) -> list[int]:
         """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""

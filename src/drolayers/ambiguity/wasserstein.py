@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -23,7 +23,7 @@ from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
-from drolayers.products import kron, tiled, times
+from drolayers.products import kron
 from drolayers.support import Layout, Reals
 from drolayers.uncertainty import Uncertain
 
@@ -77,19 +77,8 @@ class Wasserstein(AmbiguitySet):
 
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
         """Every row once for every atom, and one multiplier for the distance."""
-        base, count = rows.layout, self.atoms
-        scenario = np.repeat(np.arange(count), base.rows)
-        entry_scenario = np.repeat(np.arange(count), base.row.size)
-        layout = Layout(
-            np.tile(base.row, count) + entry_scenario * base.rows, np.tile(base.coordinate, count), base.rows * count
-        )
-        blocks = int(rows.block.max(initial=-1)) + 1
-        expanded = Rows(
-            kron(self.weights, rows.slope),
-            kron(self.weights, rows.offset),
-            layout,
-            np.tile(rows.block, count) + scenario * blocks,
-        )
+        expanded, base = scenarios(rows, self.weights), rows.layout
+        layout, entry_scenario = expanded.layout, np.repeat(np.arange(self.atoms), base.row.size)
         beta = cp.Variable(1, nonneg=True, name="beta")
         price = self.radius[0] * beta[0]
         term: Term
@@ -107,7 +96,7 @@ class Wasserstein(AmbiguitySet):
                 kron(self.weights, cp.promote(beta[0], (base.rows,))),
                 cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
             )
-        return SetDual(expanded, price, [term], [], 1.0 / count)
+        return SetDual(expanded, price, [term], [], 1.0 / self.atoms)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -191,9 +180,7 @@ class _SharedTerm(Term):
         base, ball = self.rows.layout, self.ball
         multiplier = cp.promote(self.beta[0], (base.rows,))
         t, constraints = ball.outer.conjugate(self.rows.slope, base.row, multiplier)
-        scenario = np.repeat(np.arange(ball.atoms), base.row.size)
-        centres = cp.vec(ball.weighted_centres, order="C")[scenario * ball.y.dim + layout.coordinate]
-        value = layout.sums() @ times(centres, tiled(self.rows.slope, ball.atoms))
+        value = at_atoms(self.rows.slope, layout, ball.weighted_centres)
         if t is not None:
             value = value + kron(ball.weighted_radius, t)
         return Contribution(value, None, constraints)

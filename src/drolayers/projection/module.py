@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.reweighted import Divergence
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.conic import Engine, make_engine
 from drolayers.errors import ModelError
@@ -74,8 +75,8 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein):
-            raise ModelError(f"Projection needs a dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}.")
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence):
+            raise ModelError(f"Projection needs a set with something to learn, not {type(ambiguity).__name__}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
         for name, value in (("margin", margin), ("absolute", absolute)):
@@ -172,6 +173,11 @@ class Projection(nn.Module):
         if isinstance(self.ambiguity, Wasserstein):
             needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around) + self.absolute
             return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
+        if isinstance(self.ambiguity, Divergence):
+            # The nominal distribution is at no distance from itself.
+            least = torch.full_like(double, self.absolute)
+            self._look_outside(around, report)
+            return torch.where(least <= double, double, least).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)

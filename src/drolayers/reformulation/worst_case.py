@@ -20,7 +20,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from drolayers.ambiguity.base import AmbiguitySet, Rows
+from drolayers.ambiguity.base import AmbiguitySet, Rows, SetDual
 from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.support import Reals, Support
@@ -65,6 +65,7 @@ class Probe:
         offset: perturbation of the offsets, ``(rows,)``.
         values: the slopes themselves, as a variable of the program.
         unit: by which the sum over blocks is multiplied, and so are these slopes; perturbations are of the product.
+        moves: whether mass moves between scenarios.
     """
 
     rows: Rows
@@ -72,6 +73,7 @@ class Probe:
     offset: cp.Parameter
     values: cp.Variable
     unit: float
+    moves: bool
 
 
 @dataclass(frozen=True)
@@ -98,27 +100,39 @@ def worst_case(
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
     if probe:
-        probed, ties = _probed(expanded, dual.unit)
+        probed, ties = _probed(expanded, dual)
         expanded, constraints = probed.rows, [*constraints, *ties]
-    bound, more = supremum(expanded, ambiguity.y.support, dual.terms)
+    bound, more = supremum(expanded, ambiguity.reach, dual.terms)
     value = expanded.offset + bound
     constraints += more
     lone = expanded.lone
-    total = dual.price
+    # What is summed, and to which block it belongs.
+    parts, blocks = [], []
     if lone.any():
-        total = total + dual.unit * cp.sum(value if lone.all() else value[np.flatnonzero(lone)])
+        parts.append(value if lone.all() else value[np.flatnonzero(lone)])
+        blocks.append(expanded.block[lone])
     if not lone.all():
         largest, constraint = _block_maxima(value, expanded, np.flatnonzero(~lone))
-        total, constraints = total + dual.unit * cp.sum(largest), [*constraints, constraint]
-    return WorstCase(total, constraints, probed)
+        parts.append(largest)
+        blocks.append(np.unique(expanded.block[~lone]))
+        constraints.append(constraint)
+    if dual.combined is None:
+        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
+    each = (int(rows.block.max(initial=-1)) + 1) or 1
+    count = (int(expanded.block.max(initial=-1)) + 1) // each
+    scenario = np.concatenate(blocks) // each
+    sums = sp.csr_array((np.ones(scenario.size), (scenario, np.arange(scenario.size))), shape=(count, scenario.size))
+    total, more = dual.combined(sums @ cp.hstack(parts))
+    return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 
 
-def _probed(rows: Rows, unit: float) -> tuple[Probe, Constraints]:
+def _probed(rows: Rows, dual: SetDual) -> tuple[Probe, Constraints]:
     """Slopes as variables, since parameters multiply them once more, and offsets as they are, plus perturbations."""
+    unit = dual.unit
     slope = cp.Variable(rows.slope.shape[0], name="slope")
     da, db = cp.Parameter(slope.shape, name="slope probe"), cp.Parameter(rows.offset.shape[0], name="offset probe")
     probed = Rows(slope, rows.offset + db / unit, rows.layout, rows.block)
-    return Probe(probed, da, db, slope, unit), [slope == rows.slope + da / unit]
+    return Probe(probed, da, db, slope, unit, dual.combined is not None), [slope == rows.slope + da / unit]
 
 
 def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tuple[cp.Variable, cp.Constraint]:

@@ -1,0 +1,282 @@
+"""Sets of distributions on given atoms: the nominal distribution itself, and balls of reweightings of it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import cvxpy as cp
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.outer import Constraints, Labels, Sign
+from drolayers.ambiguity.parameters import Typical
+from drolayers.ambiguity.terms import Contribution, Term
+from drolayers.ambiguity.wasserstein import FLOOR
+from drolayers.checks import whole
+from drolayers.errors import ModelError
+from drolayers.products import times
+from drolayers.support import Layout, Reals, Support
+from drolayers.uncertainty import Uncertain
+
+Kind = Literal["kl", "burg", "chi2", "tv", "hellinger"]
+
+OUTSIDE = 1e-9
+"""Distance from the support, relative to the atoms, beyond which an atom lies outside."""
+
+
+class Reweighted(AmbiguitySet):
+    """Distributions on the atoms of a nominal distribution, which travels beside θ.
+
+    Every atom is a scenario in which ``y`` has nowhere to go, so that coordinates are never tied together and the
+    support says nothing. Rows of atom n are multiplied by Nω_n: an atom of weight zero is padding, and gets no mass.
+    """
+
+    def __init__(self, y: Uncertain, atoms: int) -> None:
+        who = type(self).__name__
+        if not isinstance(y, Uncertain):
+            raise ModelError(f"{who} needs a dro.Uncertain, not {type(y).__name__}.")
+        self.y, self.atoms = y, whole(f"The number of atoms of {who}", atoms)
+        self.weights = cp.Parameter(self.atoms, nonneg=True, name="weights")
+        self.centres = cp.Parameter((self.atoms, y.dim), name="atoms")
+        # A product of parameters must be a parameter of its own for the program to be affine in it.
+        self.weighted_centres = cp.Parameter((self.atoms, y.dim), name="weighted atoms")
+        self.features = (self.weights, self.centres, self.weighted_centres)
+
+    @property
+    def reach(self) -> Support:
+        """What mass may reach is said by the atoms alone."""
+        return Reals()
+
+    @property
+    def needs_nominal(self) -> bool:
+        """Yes."""
+        return True
+
+    def links(self) -> list[Labels]:
+        """None."""
+        return []
+
+    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+        """Every row once for every atom, at the atom."""
+        expanded = scenarios(rows, self.weights)
+        term = _AtAtoms(self, expanded.layout.row.size, rows if share else None)
+        return SetDual(expanded, cp.Constant(0.0), [term], [], 1.0 / self.atoms)
+
+    def everywhere(self, rows: Rows) -> tuple[Rows, Support, list[Term]]:
+        """At all atoms of positive weight."""
+        found = Reweighted.dual(self, rows)
+        return found.rows, self.reach, found.terms
+
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
+        """Weights relative to their mean, atoms, and their products."""
+        assert nominal is not None
+        weights = self.atoms * nominal.weights
+        weighted = weights[..., None] * nominal.atoms
+        return torch.cat([weights, nominal.atoms.flatten(1), weighted.flatten(1)], 1)
+
+    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+        """None but by what its parameters are."""
+        return torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
+        """How far atoms of positive weight lie outside the support, relative to their size; else room to spare."""
+        around = self.around(nominal, theta)
+        atoms, there = around.atoms.detach(), around.weights.detach() > 0
+        size = (atoms.abs().amax(2) * there).amax(1).clamp(min=1e-300)
+        beyond = (self.y.support.violation(atoms) * there).amax(1) / size
+        return torch.where(beyond > OUTSIDE, beyond, -torch.ones_like(beyond))
+
+    @abstractmethod
+    def used(self, ratio: Tensor, weights: Tensor) -> Tensor:
+        """What probabilities, as ratios to their weights, use of the bound."""
+
+    def usage(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
+    ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
+        """What a reweighting uses of the radius; mass that is not where its atom is, or escapes, uses all."""
+        assert nominal is not None
+        source = nominal.atoms.gather(1, mass.origin[..., None].expand(-1, -1, self.y.dim))
+        size = nominal.atoms.abs().amax((1, 2)).clamp(min=1e-300)
+        moved = ((mass.atoms - source).abs().amax(2) * mass.probabilities).sum(1) / size
+        probabilities = torch.zeros_like(nominal.weights).scatter_add(1, mass.origin, mass.probabilities)
+        positive = nominal.weights > 0
+        ratio = torch.where(positive, probabilities / nominal.weights.clamp(min=1e-300), torch.ones_like(probabilities))
+        stray = probabilities.masked_fill(positive, 0.0).sum(1) + mass.directions.abs().sum((1, 2)) / size + moved
+        used = self.used(ratio, nominal.weights)
+        return (used + torch.where(stray > 1e-6, torch.inf, 0.0))[:, None], theta.double()
+
+
+@final
+class Empirical(Reweighted):
+    """The nominal distribution itself: no ambiguity, nothing to learn.
+
+    Args:
+        y: the uncertain vector.
+        atoms: number of atoms of the nominal distribution.
+    """
+
+    def __init__(self, y: Uncertain, atoms: int) -> None:
+        super().__init__(y, atoms)
+        self.parameters: dict[str, tuple[int, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"Empirical(atoms={self.atoms})"
+
+    def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
+        """Nothing to learn."""
+        return {}
+
+    def used(self, ratio: Tensor, weights: Tensor) -> Tensor:
+        """Infinitely much, where there is a difference."""
+        return torch.where(((ratio - 1.0).abs() * weights).sum(1) > 1e-6, torch.inf, 0.0)
+
+    def usage(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
+    ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
+        """Nothing, of nothing."""
+        used, _ = super().usage(theta, nominal, mass)
+        return used, torch.zeros_like(used)
+
+
+@final
+class Divergence(Reweighted):
+    """All reweightings p of the nominal distribution with ``Σ ω_n φ(p_n / ω_n) ≤ radius``.
+
+    The kinds are those of Ben-Tal et al. (2013), https://doi.org/10.1287/mnsc.1120.1641:
+
+    | kind | φ(t) |
+    |---|---|
+    | ``"kl"`` | t log t - t + 1 |
+    | ``"burg"`` | -log t + t - 1 |
+    | ``"chi2"`` | (t - 1)² |
+    | ``"tv"`` | abs(t - 1), twice the total variation |
+    | ``"hellinger"`` | (√t - 1)² |
+
+    The first two need exponential cones, and so the engines of others; the rest is linear or second-order.
+
+    Args:
+        y: the uncertain vector.
+        atoms: number of atoms of the nominal distribution.
+        kind: which divergence.
+    """
+
+    def __init__(self, y: Uncertain, atoms: int, kind: Kind = "chi2") -> None:
+        super().__init__(y, atoms)
+        if kind not in _CONJUGATES:
+            raise ModelError(f"Divergence needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
+        self.kind, self.parameters = kind, {"radius": ()}
+        self.radius = cp.Parameter(1, nonneg=True, name="radius")
+        self.features = (self.radius, *self.features)
+
+    def __repr__(self) -> str:
+        return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
+
+    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+        """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η, where v_n is the cost at atom n."""
+        scale, level = cp.Variable(nonneg=True, name="lambda"), cp.Variable(name="eta")
+
+        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+            bound = cp.Variable(self.atoms)
+            given = totals - self.weights * level
+            return cp.sum(bound), _CONJUGATES[self.kind](bound, given, self.weights * scale)
+
+        found = super().dual(rows, lifts, share)
+        return SetDual(found.rows, self.radius[0] * scale + level, found.terms, [], found.unit, combined)
+
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
+        """The radius besides."""
+        return torch.cat([theta.double().clamp(min=FLOOR), super().feature_values(theta, nominal)], 1)
+
+    def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
+        """A tenth: probabilities differ from their weights by a third on average, whatever y is counted in."""
+        radius = torch.tensor(0.1, dtype=torch.float64)
+        return {"radius": Typical(radius, radius, positive=True, meaningful=False)}
+
+    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+        """A radius of zero or below."""
+        return theta[:, 0] <= FLOOR
+
+    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
+        """A negative radius, besides."""
+        beyond, radius = super().emptiness(theta, nominal), theta.detach().double()[:, 0]
+        return torch.where(beyond > 0, beyond, -radius.sign())
+
+    def used(self, ratio: Tensor, weights: Tensor) -> Tensor:
+        """Σ ω_n φ(p_n / ω_n)."""
+        t = ratio.clamp(min=0.0)
+        phi = {
+            "kl": torch.xlogy(t, t) - t + 1.0,
+            "burg": -t.clamp(min=1e-300).log() + t - 1.0,
+            "chi2": (t - 1.0) ** 2,
+            "tv": (t - 1.0).abs(),
+            "hellinger": (t.sqrt() - 1.0) ** 2,
+        }[self.kind]
+        return (weights * phi).sum(1)
+
+
+def _kl(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+    """λ(e^{r/λ} - 1)."""
+    return [cp.ExpCone(r, scale, t + scale)]
+
+
+def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+    """-λ log(1 - r/λ)."""
+    return [cp.ExpCone(-t, scale, scale - r)]
+
+
+def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+    """((r/2 + λ)⁺)²/λ - λ."""
+    root = cp.Variable(t.shape, nonneg=True)
+    return [root >= 0.5 * r + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+
+
+def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+    """max(r, -λ), and r ≤ λ."""
+    return [t >= r, t >= -scale, r <= scale]
+
+
+def _hellinger(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+    """λ²/(λ - r) - λ."""
+    return [cp.SOC(t + 2.0 * scale - r, cp.vstack([t + r, 2.0 * scale]), axis=0), r <= scale]
+
+
+_CONJUGATES = {"kl": _kl, "burg": _burg, "chi2": _chi2, "tv": _tv, "hellinger": _hellinger}
+"""What says t ≥ λφ*(r/λ), entry by entry: for nonnegative weights times t, r and λ it says the same."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _AtAtoms(Term):
+    """``y`` is the atom: what multiplies it has nowhere else to go.
+
+    ``rows`` are those of one scenario; None where slopes differ from scenario to scenario.
+    """
+
+    ball: Reweighted
+    entries: int
+    rows: Rows | None
+
+    @property
+    def owned(self) -> Labels:  # type: ignore[override]
+        """All entries."""
+        return np.arange(self.entries)
+
+    def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
+        """Σ_i y_ni (ω_n a_ri), N times."""
+        if self.rows is not None:
+            return Contribution(at_atoms(self.rows.slope, layout, self.ball.weighted_centres), None, [])
+        assert remainder is not None
+        scenario = np.repeat(np.arange(self.ball.atoms), self.entries // self.ball.atoms)
+        centres = cp.vec(self.ball.centres, order="C")[scenario * self.ball.y.dim + layout.coordinate]
+        return Contribution(layout.sums() @ times(centres, remainder), None, [])
