@@ -87,6 +87,8 @@ BOUNDS: dict[str, float | dict[str, float]] = {
 def degree(kind: SetCase, name: str) -> float:
     """With which power of the outcomes' unit a parameter grows."""
     last = name.split(".")[-1]
+    if kind.divergence is not None:
+        return 0.0
     if last == "sigma":
         bound = BOUNDS.get(kind.name, 1.0)
         return bound.get(name, 1.0) if isinstance(bound, dict) else bound
@@ -174,13 +176,13 @@ class Rescaled:
             np.full(int(np.prod(shape)), u ** degree(self.kind, name))
             for name, shape in self.problem.ambiguity.parameters.items()
         ]
-        if self.kind.ball is not None:
+        if self.kind.around:
             found += [np.full(6, u), np.ones(3)]
         return torch.as_tensor(np.concatenate(found))
 
     def split(self, leaf: Tensor) -> tuple[Tensor, dro.Nominal | None]:
         """A leaf as the library takes it."""
-        if self.kind.ball is None:
+        if not self.kind.around:
             return leaf, None
         theta, atoms, weights = leaf.split([1, 6, 3], 1)
         return theta, (atoms.reshape(-1, 3, 2), weights)

@@ -28,7 +28,7 @@ from drolayers.known import Known, KnownData
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows
 from drolayers.reformulation.worst_case import Probe, supremum, worst_case
-from drolayers.reformulation.worst_distribution import WorstCaseDistribution, worst_distribution
+from drolayers.reformulation.worst_distribution import WorstCaseDistribution, reweighted, worst_distribution
 from drolayers.status import Status, usable
 from drolayers.statuses import OnFailure
 from drolayers.support import Layout
@@ -262,7 +262,7 @@ class DecisionProblem:
     def _empty_sets(self, status: Tensor, primal: Tensor, objective: Tensor, given: Given) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
         status, ok = status.clone(), usable(status)
-        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach())
+        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach(), given.nominal)
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
         if not bool(look.any()):
@@ -367,11 +367,9 @@ class DecisionProblem:
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
         weights = torch.ones(batch, 1) if given.nominal is None else given.nominal.weights
-        if probe.moves:
-            # Every block of a scenario holds all of its mass.
-            each = masses.shape[1] // weights.shape[1]
-            blocks = (int(probe.rows.block.max()) + 1) // weights.shape[1]
-            weights = weights.to(masses) * masses.unflatten(1, (-1, each)).sum(2) / blocks
+        if self.ambiguity.pinned:
+            assert given.nominal is not None
+            return reweighted(probe.rows, self.ambiguity.y.shape, given.nominal, masses)
         slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,14 +38,26 @@ class SetCase:
         moments: values ``(point, bound)`` at points ``(point, 2)``; None for a ball.
         sigma: the bounds.
         ball: norm and order of a Wasserstein ball.
+        divergence: the kind of a ball of reweightings.
     """
 
     name: str
-    make: Callable[[dro.Uncertain], dro.MomentSet | dro.Wasserstein]
+    make: Callable[[dro.Uncertain], dro.MomentSet | dro.Wasserstein | dro.Divergence]
     base: Parameters
     moments: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
     sigma: Callable[[Parameters], np.ndarray] | None = None
     ball: tuple[float, int] | None = None
+    divergence: str | None = None
+
+    @property
+    def around(self) -> bool:
+        """Whether the set is a ball around a nominal distribution."""
+        return self.ball is not None or self.divergence is not None
+
+    def used(self, probabilities: np.ndarray, weights: np.ndarray) -> float:
+        """What a reweighting uses of its radius."""
+        assert self.divergence is not None
+        return float(weights @ PHI[self.divergence](cp.Constant(probabilities / weights)).value)
 
     def parameters(self, batch: int, seed: int = 0, spread: float = 0.04) -> list[Parameters]:
         """Parameters of a batch: the base ones, moved a little."""
@@ -56,7 +69,7 @@ class SetCase:
 
     def nominal(self, batch: int, seed: int = 1) -> dro.Nominal | None:
         """Atoms and weights where the set needs them."""
-        if self.ball is None:
+        if not self.around:
             return None
         rng = np.random.default_rng(seed)
         weights = WEIGHTS + 0.05 * rng.uniform(-1, 1, (batch, 3))
@@ -421,6 +434,20 @@ def _ball(norm: float, order: int) -> SetCase:
     )
 
 
+PHI: dict[str, Callable[[cp.Expression], cp.Expression]] = {
+    "kl": lambda t: cp.kl_div(t, np.ones(t.shape)),
+    "burg": lambda t: -cp.log(t) + t - 1,
+    "chi2": lambda t: cp.square(t - 1),
+    "tv": lambda t: cp.abs(t - 1),
+    "hellinger": lambda t: t - 2 * cp.sqrt(t) + 1,
+}
+"""The divergences as CVXPY writes them."""
+
+
+def _reweighted(kind: str) -> SetCase:
+    return SetCase(kind, lambda y: dro.Divergence(y, 3, kind), {"radius": np.array(0.1)}, divergence=kind)
+
+
 SETS: list[SetCase] = [
     _equality(),
     _linear(),
@@ -432,6 +459,7 @@ SETS: list[SetCase] = [
     *_combinations(),
     *_conics(),
     *[_ball(norm, order) for norm in (1, 2, np.inf) for order in (1, 2)],
+    *[_reweighted(kind) for kind in PHI],
     *_vectors(),
     *_differences(),
 ]

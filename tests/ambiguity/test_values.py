@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import drolayers as dro
 from drolayers.ambiguity.base import Mass
 from tests.ambiguity.sets import CENTRE, SETS, SetCase, stacked
 
-MOMENTS = [case for case in SETS if case.ball is None]
+MOMENTS = [case for case in SETS if not case.around]
 POINTS = CENTRE + np.random.default_rng(0).normal(size=(6, 2))
 IDS = [case.name for case in MOMENTS]
 
@@ -72,7 +74,15 @@ def test_parameters_and_usage(case: SetCase) -> None:
     origin = torch.arange(3).expand(2, -1) if nominal else torch.zeros(2, 3, dtype=torch.int64)
     mass = Mass(atoms, weights, origin, torch.zeros(2, 0, 2), torch.zeros(2, 0, dtype=torch.int64))
     used, bounds = ambiguity.usage(flat, nominal, mass)
-    if case.ball is None:
+    if case.divergence is not None:
+        # Where the mass has moved, no reweighting is left; where it has not, the weights are their own.
+        assert bool(used.isinf().all())
+        stayed = replace(mass, atoms=nominal[0])
+        torch.testing.assert_close(ambiguity.usage(flat, nominal, stayed)[0], torch.zeros(2, 1).double())
+        turned = replace(stayed, probabilities=weights.flip(1))
+        expected = [[case.used(w.flip(0).numpy(), w.numpy())] for w in weights]
+        np.testing.assert_allclose(ambiguity.usage(flat, nominal, turned)[0].numpy(), expected, rtol=1e-9)
+    elif case.ball is None:
         expected = [w.numpy() @ case.moments(t, a.numpy()) for w, t, a in zip(weights, given, atoms, strict=True)]
         np.testing.assert_allclose(used.numpy(), np.stack(expected), rtol=1e-6, atol=1e-7)
     else:

@@ -46,6 +46,13 @@ def usage(
     case: SetCase, t: Parameters, nominal: dro.Nominal | None, item: int, mass: Spread
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a distribution uses of every bound, and the bounds; atoms and directions together."""
+    if case.divergence is not None:
+        assert nominal is not None
+        centres, weights = (part[item].numpy() for part in nominal)
+        assert not len(mass.directions)
+        np.testing.assert_allclose(mass.atoms, centres[mass.origin], rtol=1e-6, atol=1e-6 * np.abs(centres).max())
+        probabilities = np.bincount(mass.origin, mass.probabilities, len(weights))
+        return np.array([case.used(probabilities, weights)]), np.array([t["radius"]])
     if case.ball is None:
         assert case.moments is not None
         assert case.sigma is not None
@@ -96,6 +103,9 @@ def defects(
     size = 1.0 + abs(f)
     weights = np.array([1.0]) if nominal is None else nominal[1][item].numpy()
     marginal = np.bincount(mass.origin, mass.probabilities, minlength=weights.size)
+    if case.set.divergence is not None:
+        # Mass may go from scenario to scenario, but none is lost.
+        marginal, weights = marginal.sum(keepdims=True), np.ones(1)
     found = {
         "marginal": float(np.abs(marginal - weights).max()),
         "support": float((mass.probabilities * case.support.excess(mass.atoms)).max()),

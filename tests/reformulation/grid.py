@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 from scipy.optimize import linprog
 
 import drolayers as dro
-from tests.ambiguity.sets import CENTRE, Parameters
+from tests.ambiguity.sets import CENTRE, PHI, Parameters
 from tests.reformulation.problems import Case, SupportCase, Values
 
 FAR = 1e4
@@ -39,6 +40,13 @@ def lower_bound(
     case: Case, x: Values, t: Parameters, nominal: dro.Nominal | None, item: int, grid: np.ndarray
 ) -> float:
     """The largest expected cost of a distribution in the set with atoms on the grid only."""
+    if case.set.divergence is not None:
+        assert nominal is not None
+        centres, weights = (part[item].numpy() for part in nominal)
+        p = cp.Variable(len(weights), nonneg=True)
+        used = weights @ PHI[case.set.divergence](cp.multiply(1 / weights, p))
+        value = cp.Problem(cp.Maximize(case.cost.value(x, centres) @ p), [cp.sum(p) == 1, used <= t["radius"]])
+        return float(value.solve(solver=cp.CLARABEL))
     if case.set.ball is None:
         assert case.set.moments is not None
         assert case.set.sigma is not None

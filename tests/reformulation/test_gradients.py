@@ -58,7 +58,7 @@ class Setting:
 
     def split(self, at: Tensor) -> tuple[Tensor, dro.Nominal | None]:
         """θ, and atoms with weights that add up to one."""
-        if self.kind.ball is None:
+        if not self.kind.around:
             return at, None
         theta, atoms, logits = at.split([self.size, 6, 3], dim=1)
         return theta, (atoms.reshape(-1, 3, 2), logits.softmax(1))

@@ -112,6 +112,11 @@ class AmbiguitySet(ABC):
         return sum(int(np.prod(shape)) for shape in self.parameters.values())
 
     @property
+    def pinned(self) -> bool:
+        """Whether mass is where the nominal atoms are, and nowhere else."""
+        return False
+
+    @property
     def reach(self) -> Support:
         """Where mass may be, besides what the set itself says."""
         return self.y.support
@@ -165,7 +170,7 @@ class AmbiguitySet(ABC):
         """Sensible values of all parameters for some outcomes, by name."""
 
     @abstractmethod
-    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
         """Items whose set may be empty although their program looks solvable."""
 
     @abstractmethod

@@ -199,7 +199,7 @@ class MomentSet(AmbiguitySet):
                 found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
-    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
         """A bound of a nonnegative function at zero or below; an equation is none."""
         pairs = zip(self.sigmas(theta), self.moments, strict=True)
         low = [s < 0 if m.affine else s <= FLOOR for s, m in pairs if not m.signed]

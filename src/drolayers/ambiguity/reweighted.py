@@ -21,7 +21,6 @@ from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.checks import whole
 from drolayers.errors import ModelError
-from drolayers.products import times
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -44,10 +43,14 @@ class Reweighted(AmbiguitySet):
             raise ModelError(f"{who} needs a dro.Uncertain, not {type(y).__name__}.")
         self.y, self.atoms = y, whole(f"The number of atoms of {who}", atoms)
         self.weights = cp.Parameter(self.atoms, nonneg=True, name="weights")
-        self.centres = cp.Parameter((self.atoms, y.dim), name="atoms")
         # A product of parameters must be a parameter of its own for the program to be affine in it.
         self.weighted_centres = cp.Parameter((self.atoms, y.dim), name="weighted atoms")
-        self.features = (self.weights, self.centres, self.weighted_centres)
+        self.features = (self.weights, self.weighted_centres)
+
+    @property
+    def pinned(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def reach(self) -> Support:
@@ -65,9 +68,7 @@ class Reweighted(AmbiguitySet):
 
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
         """Every row once for every atom, at the atom."""
-        expanded = scenarios(rows, self.weights)
-        term = _AtAtoms(self, expanded.layout.row.size, rows if share else None)
-        return SetDual(expanded, cp.Constant(0.0), [term], [], 1.0 / self.atoms)
+        return SetDual(scenarios(rows, self.weights), cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms)
 
     def everywhere(self, rows: Rows) -> tuple[Rows, Support, list[Term]]:
         """At all atoms of positive weight."""
@@ -77,15 +78,14 @@ class Reweighted(AmbiguitySet):
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
     ) -> Float[Tensor, "batch feature"]:
-        """Weights relative to their mean, atoms, and their products."""
+        """Weights relative to their mean, and their products with the atoms."""
         assert nominal is not None
         weights = self.atoms * nominal.weights
-        weighted = weights[..., None] * nominal.atoms
-        return torch.cat([weights, nominal.atoms.flatten(1), weighted.flatten(1)], 1)
+        return torch.cat([weights, (weights[..., None] * nominal.atoms).flatten(1)], 1)
 
-    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
-        """None but by what its parameters are."""
-        return torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+        """Atoms outside the support."""
+        return self.emptiness(theta, nominal) > 0
 
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
         """How far atoms of positive weight lie outside the support, relative to their size; else room to spare."""
@@ -203,9 +203,9 @@ class Divergence(Reweighted):
         radius = torch.tensor(0.1, dtype=torch.float64)
         return {"radius": Typical(radius, radius, positive=True, meaningful=False)}
 
-    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
-        """A radius of zero or below."""
-        return theta[:, 0] <= FLOOR
+    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+        """A radius of zero or below, besides."""
+        return super().suspect(theta, nominal) | (theta[:, 0] <= FLOOR)
 
     def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
         """A negative radius, besides."""
@@ -258,25 +258,16 @@ _CONJUGATES = {"kl": _kl, "burg": _burg, "chi2": _chi2, "tv": _tv, "hellinger": 
 @final
 @dataclass(frozen=True, eq=False)
 class _AtAtoms(Term):
-    """``y`` is the atom: what multiplies it has nowhere else to go.
-
-    ``rows`` are those of one scenario; None where slopes differ from scenario to scenario.
-    """
+    """``y`` is the atom: what multiplies it, the slopes of one scenario's rows, has nowhere else to go."""
 
     ball: Reweighted
-    entries: int
-    rows: Rows | None
+    rows: Rows
 
     @property
     def owned(self) -> Labels:  # type: ignore[override]
         """All entries."""
-        return np.arange(self.entries)
+        return np.arange(self.rows.layout.row.size * self.ball.atoms)
 
     def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
-        """Σ_i y_ni (ω_n a_ri), N times."""
-        if self.rows is not None:
-            return Contribution(at_atoms(self.rows.slope, layout, self.ball.weighted_centres), None, [])
-        assert remainder is not None
-        scenario = np.repeat(np.arange(self.ball.atoms), self.entries // self.ball.atoms)
-        centres = cp.vec(self.ball.centres, order="C")[scenario * self.ball.y.dim + layout.coordinate]
-        return Contribution(layout.sums() @ times(centres, remainder), None, [])
+        """Σ_i (ω y)_ni a_ri, N times."""
+        return Contribution(at_atoms(self.rows.slope, layout, self.ball.weighted_centres), None, [])

@@ -114,7 +114,7 @@ class Wasserstein(AmbiguitySet):
         distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12 * float(y.abs().max()) or 1e-12)
         return {"radius": Typical(0.1 * distance, 0.1 * distance, positive=True, meaningful=False)}
 
-    def suspect(self, theta: Float[Tensor, "batch theta"]) -> Bool[Tensor, "batch"]:
+    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
         """A radius of zero or below."""
         return theta[:, 0] <= FLOOR
 

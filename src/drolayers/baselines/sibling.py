@@ -12,16 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.wasserstein import FLOOR, Wasserstein
+from drolayers.ambiguity.reweighted import Empirical
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
 from drolayers.problem import DecisionProblem
 from drolayers.support import Reals
 from drolayers.uncertainty import Uncertain
-
-RADIUS = 1e-10
-"""Radius of a ball that is as good as its centre, relative to the outcomes: the cost moves by its slope times this,
-less than what a solver can see, and the multiplier of the ball stays bounded."""
 
 
 def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], AmbiguitySet]) -> DecisionProblem:
@@ -57,8 +53,8 @@ def affine(problem: DecisionProblem) -> bool:
 class ExpectedCost:
     """Decisions that minimise the expected cost Σ ω_n c(x, y_n) of weighted atoms.
 
-    A ball of radius zero around the atoms is the atoms, so this is the layer on a ball that is next to nothing. Where
-    the cost is affine in y the atoms are replaced by their mean, which is exact and much cheaper.
+    This is the layer on the set that holds them alone. Where the cost is affine in y the atoms are replaced by their
+    mean, which is exact and much cheaper.
 
     Args:
         problem: the problem whose cost and constraints are meant.
@@ -69,7 +65,7 @@ class ExpectedCost:
     def __init__(self, problem: DecisionProblem, atoms: int, **layer: Any) -> None:
         self.mean_only, self.known_data = affine(problem), problem.known_data
         count = 1 if self.mean_only else atoms
-        self.problem = sibling(problem, lambda y: Wasserstein(y, count))
+        self.problem = sibling(problem, lambda y: Empirical(y, count))
         self.layer = DROLayer(self.problem, **layer).eval()
 
     @torch.no_grad()
@@ -88,7 +84,6 @@ class ExpectedCost:
         table = atoms.new_zeros(len(atoms), 0) if known is None else known
         parts = []
         for some, omega, told in zip(atoms.split(chunk), weights.split(chunk), table.split(chunk), strict=True):
-            radius = RADIUS * some.abs().amax((1, 2)).clamp(min=100.0 * FLOOR / RADIUS)
             values = None if known is None else self.known_data.values(told)
-            parts.append(self.layer(radius[:, None], (some, omega), values).best)
+            parts.append(self.layer(some.new_zeros(len(some), 0), (some, omega), values).best)
         return {variable: torch.cat([part[variable] for part in parts]) for variable in parts[0]}

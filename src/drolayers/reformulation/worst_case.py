@@ -20,7 +20,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from drolayers.ambiguity.base import AmbiguitySet, Rows, SetDual
+from drolayers.ambiguity.base import AmbiguitySet, Rows
 from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.support import Reals, Support
@@ -65,7 +65,6 @@ class Probe:
         offset: perturbation of the offsets, ``(rows,)``.
         values: the slopes themselves, as a variable of the program.
         unit: by which the sum over blocks is multiplied, and so are these slopes; perturbations are of the product.
-        moves: whether mass moves between scenarios.
     """
 
     rows: Rows
@@ -73,7 +72,6 @@ class Probe:
     offset: cp.Parameter
     values: cp.Variable
     unit: float
-    moves: bool
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def worst_case(
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
     if probe:
-        probed, ties = _probed(expanded, dual)
+        probed, ties = _probed(expanded, dual.unit)
         expanded, constraints = probed.rows, [*constraints, *ties]
     bound, more = supremum(expanded, ambiguity.reach, dual.terms)
     value = expanded.offset + bound
@@ -126,13 +124,12 @@ def worst_case(
     return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 
 
-def _probed(rows: Rows, dual: SetDual) -> tuple[Probe, Constraints]:
+def _probed(rows: Rows, unit: float) -> tuple[Probe, Constraints]:
     """Slopes as variables, since parameters multiply them once more, and offsets as they are, plus perturbations."""
-    unit = dual.unit
     slope = cp.Variable(rows.slope.shape[0], name="slope")
     da, db = cp.Parameter(slope.shape, name="slope probe"), cp.Parameter(rows.offset.shape[0], name="offset probe")
     probed = Rows(slope, rows.offset + db / unit, rows.layout, rows.block)
-    return Probe(probed, da, db, slope, unit, dual.combined is not None), [slope == rows.slope + da / unit]
+    return Probe(probed, da, db, slope, unit), [slope == rows.slope + da / unit]
 
 
 def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tuple[cp.Variable, cp.Constraint]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows
+from drolayers.ambiguity.nominal import Nominal
 
 MASS = 1e-7
 """Mass from which a row certainly has an atom."""
@@ -66,6 +67,27 @@ class WorstCaseDistribution:
 def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The last dimension in the shape of y."""
     return values.reshape(*values.shape[:2], *shape)
+
+
+def reweighted(
+    rows: Rows, shape: tuple[int, ...], nominal: Nominal, masses: Float[Tensor, "batch row"]
+) -> WorstCaseDistribution:
+    """The nominal atoms with other probabilities: every block of a scenario holds all of its mass.
+
+    Args:
+        rows: the rows of all scenarios, scenario by scenario.
+        shape: of y.
+        nominal: atoms and weights of the scenarios.
+        masses: ∂f/∂b, relative to the scenario's weight.
+    """
+    atoms, weights = (part.detach().double().cpu() for part in nominal)
+    batch, count = weights.shape
+    blocks = (int(rows.block.max(initial=-1)) + 1) // count
+    # A cost that does not see y is worst under any of them.
+    ratio = masses.detach().cpu().unflatten(1, (count, -1)).sum(2) / blocks if blocks else torch.ones_like(weights)
+    origin = torch.arange(count).expand(batch, -1)
+    mass = Mass(atoms, weights * ratio, origin, atoms.new_zeros(batch, 0, atoms.shape[2]), origin[:, :0])
+    return WorstCaseDistribution(mass, weights.new_zeros(batch), shape)
 
 
 def worst_distribution(
