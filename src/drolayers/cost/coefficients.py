@@ -129,15 +129,19 @@ def _tensor(
     firsts = np.concatenate([[0], np.cumsum([parameter.size for parameter in parameters])]).astype(int)
     width, size, count = int(starts[-1]), int(firsts[-1]), sum(expression.size for expression in expressions)
     # Its row is (entry, column) with the entry running fastest and the constant as the last column.
-    tensor = canonInterface.get_problem_matrix(
+    asked = (
         [expression.canonical_form[0] for expression in expressions],
         width,
         {variable.id: int(start) for variable, start in zip(variables, starts, strict=False)},
         {**{p.id: p.size for p in parameters}, CONSTANT_ID: 1},
         {**{p.id: int(first) for p, first in zip(parameters, firsts, strict=False)}, CONSTANT_ID: size},
         count,
-        "COO",
-    ).tocoo()
+    )
+    try:
+        tensor = canonInterface.get_problem_matrix(*asked, "COO").tocoo()
+    except ValueError:
+        # CVXPY 1.9's fast way stumbles over entrywise products of parameters with constants, such as y is here.
+        tensor = canonInterface.get_problem_matrix(*asked, "SCIPY").tocoo()
     tensor.sum_duplicates()
     tensor.eliminate_zeros()
     column, row = np.divmod(tensor.row.astype(np.int64), max(count, 1))
