@@ -114,8 +114,8 @@ COSTS: list[KnownCase] = [
     ),
     KnownCase(
         "bounded factor",
-        {"b": Datum((), -0.5, 0.5, {"bounds": [-0.9, 2.0]}), "cap": Datum((2,), 1.0, 2.0)},
-        lambda x, y, p: ((1 + p["b"]) * _newsvendor(x, y) + _near(x), [x <= p["cap"], x >= -p["cap"]]),
+        {"b": Datum((), 0.5, 1.5, {"nonneg": True, "bounds": [0.4, 2.0]}), "cap": Datum((2,), 1.0, 2.0)},
+        lambda x, y, p: (p["b"] * _newsvendor(x, y) + _near(x), [x <= p["cap"], x >= -p["cap"]]),
     ),
     KnownCase(
         "negative factor",
@@ -141,7 +141,7 @@ COSTS: list[KnownCase] = [
         "matrices",
         {"M": Datum((3, 2), -1.0, 1.0), "N": Datum((3, 2), -1.0, 1.0), "d": Datum((3,))},
         lambda x, y, p: (
-            cp.max((JOINT + p["M"]) @ y + (STOCK + p["N"]) @ x + p["d"]) + cp.sum(p["N"].T @ p_one(3)) + _near(x),
+            cp.max((JOINT + p["M"]) @ y + (STOCK + p["N"]) @ x + p["d"]) + cp.sum(p["N"].T @ np.arange(1.0, 4.0)) + _near(x),
             _boxed(x),
         ),
     ),
@@ -225,11 +225,6 @@ COSTS: list[KnownCase] = [
         ),
     ),
 ]
-
-
-def p_one(size: int) -> np.ndarray:
-    """Unequal weights, so that a transposed matrix is seen."""
-    return np.arange(1.0, size + 1)
 
 
 def fits(support: SupportCase, cost: KnownCase) -> bool:

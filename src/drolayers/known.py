@@ -18,7 +18,7 @@ from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.uncertainty import Uncertain
 
 Known = Mapping[cp.Parameter | str, Any]
-"""Values by parameter or name, ``(batch, *shape)`` or ``shape`` for all items."""
+"""Values by parameter or name, ``(batch, *shape)`` or ``shape`` for all items; or a data frame, a column an entry."""
 
 
 class KnownData:
@@ -61,6 +61,10 @@ class KnownData:
         Raises:
             ShapeError: a value is missing, unknown, misshapen, or no item's is a number of the declared kind.
         """
+        if known is not None and hasattr(known, "columns"):
+            known = self._from_frame(known)
+        if known is not None and not isinstance(known, Mapping):
+            raise ShapeError(f"known must be a dict by name or parameter, or a data frame, not {type(known).__name__}.")
         given = {getattr(key, "id", key): value for key, value in (known or {}).items()}
         unknown = [key for key in given if all(key not in (p.id, p.name()) for p in self.parameters)]
         if unknown:
@@ -86,6 +90,46 @@ class KnownData:
             p: (value if value.dim() > p.ndim else value[None]).expand(count, *p.shape) for p, value in values.items()
         }
 
+    @property
+    def columns(self) -> list[str]:
+        """How columns of known data are called: ``stock`` for a number, ``stock_1`` for a vector's first."""
+        return [name for p in self.parameters for name in _names(p)]
+
+    def _from_frame(self, frame: Any) -> dict[str, Any]:
+        """Values by name from the columns of a data frame; others are left alone."""
+        missing = [name for name in self.columns if name not in frame.columns]
+        if missing:
+            raise ShapeError(f"known lacks the columns {missing}; it has {list(frame.columns)}.")
+        return {p.name(): np.asarray(frame[_names(p)]).reshape(-1, *p.shape) for p in self.parameters}
+
+    def table(
+        self, known: Known | None, batch: int, name: str = "known", strict: bool = False
+    ) -> Float[Tensor, "batch entry"]:
+        """One row an item, each parameter row by row.
+
+        Args:
+            known: what a user gave.
+            batch: the number of items.
+            name: of the data, for messages.
+            strict: whether items that cannot be used are refused, as where one learns from them.
+        """
+        values = self.given(known, batch)
+        if not self:
+            return torch.zeros(batch, 0, dtype=torch.float64)
+        if len(next(iter(values.values()))) != batch:
+            raise ShapeError(f"{name} has {len(next(iter(values.values())))} items, but there are {batch} contexts.")
+        wrong, said = self._wrong(self._flat(values).detach())
+        if strict and bool(wrong.any()):
+            raise ShapeError(f"{said}: drop or correct them first.")
+        return torch.cat([columns(value.detach().double().cpu()) for value in values.values()], 1)
+
+    def values(self, table: Float[Tensor, "batch entry"]) -> dict[cp.Parameter | str, Tensor] | None:
+        """What a table of known data holds, by parameter; None where there is nothing known."""
+        if not self:
+            return None
+        parts = table.split([p.size for p in self.parameters], 1)
+        return {p: part.reshape(len(table), *p.shape) for p, part in zip(self.parameters, parts, strict=True)}
+
     def _tensor(self, p: cp.Parameter, value: Any) -> Tensor:
         """One value as a tensor of floats whose last dimensions are those of the parameter."""
         try:
@@ -101,50 +145,45 @@ class KnownData:
             )
         return tensor
 
-    def flat(self, values: Mapping[cp.Parameter, Tensor]) -> Float[Tensor, "batch entry"]:
-        """All entries side by side, in Fortran order, NaN in items that cannot be used.
+    def _flat(self, values: Mapping[cp.Parameter, Tensor]) -> Float[Tensor, "batch entry"]:
+        """All entries side by side, in Fortran order: reversed axes in torch's order are CVXPY's."""
+        return torch.cat([columns(v.double().permute(0, *range(v.dim() - 1, 0, -1))) for v in values.values()], 1)
 
-        Raises:
-            ShapeError: no item can be used.
-        """
-        # Reversed axes in torch's order are CVXPY's.
-        parts = [columns(v.double().permute(0, *range(v.dim() - 1, 0, -1))) for v in values.values()]
-        entries = torch.cat(parts, 1)
-        bad = self._bad(entries.detach())
-        wrong = bad.any(1)
-        if bool(wrong.any()):
-            p, reason = self._culprit(entries.detach(), bad)
-            items = wrong.nonzero()[:8, 0].tolist()
-            said = f"Known data {p.name()} {reason} in items {items}"
-            if bool(wrong.all()):
-                raise ShapeError(f"{said}: correct it, or declare the parameter otherwise.")
-            warnings.warn(f"{said}: they are masked.", MaskedDataWarning, stacklevel=2)
-            entries = torch.where(wrong[:, None], torch.full_like(entries, torch.nan), entries)
-        return entries
-
-    def _bad(self, entries: Tensor) -> Bool[Tensor, "batch entry"]:
-        """Entries that are no numbers, or not of the declared sign, bounds or kind."""
+    def _wrong(self, entries: Tensor) -> tuple[Bool[Tensor, "batch"], str]:
+        """Items with entries that are no numbers, or not of the declared sign, bounds or kind; and which."""
         bad = ~entries.isfinite() | (entries < self._low.to(entries)) | (entries > self._high.to(entries))
         whole = [bool(p.attributes.get("integer") or p.attributes.get("boolean")) for p in self.parameters]
         counts = torch.tensor([p.size for p in self.parameters])
         integral = torch.repeat_interleave(torch.tensor(whole), counts).to(entries.device)
-        return bad | (integral & (entries != entries.round()))
-
-    def _culprit(self, entries: Tensor, bad: Tensor) -> tuple[cp.Parameter, str]:
-        """The first parameter with a bad entry, and what is wrong with it."""
-        ends = np.cumsum([p.size for p in self.parameters])
+        bad |= integral & (entries != entries.round())
+        wrong = bad.any(1)
+        if not bool(wrong.any()):
+            return wrong, ""
         k = int(bad.any(0).nonzero()[0, 0])
-        p = self.parameters[int(np.searchsorted(ends, k, side="right"))]
+        p = self.parameters[int(np.searchsorted(np.cumsum(counts), k, side="right"))]
         values = entries[bad[:, k], k]
-        if not bool(values.isfinite().all()):
-            return p, "is NaN or infinite"
-        return p, f"is {float(values[0]):g}, against its declaration,"
+        reason = "is NaN or infinite"
+        if bool(values.isfinite().all()):
+            reason = f"is {float(values[0]):g}, against its declaration,"
+        return wrong, f"Known data {p.name()} {reason} in items {wrong.nonzero()[:8, 0].tolist()}"
 
     def feature_values(self, values: Mapping[cp.Parameter, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
-        """All entries, each parameter row by row, and the monomials of a batch: differentiable, where others are."""
+        """All entries, each parameter row by row, and the monomials of a batch: differentiable, where others are.
+
+        Items that cannot be used are NaN, and are told of.
+
+        Raises:
+            ShapeError: no item can be used.
+        """
         if not self:
             return like[:, :0], like[:, :0]
-        entries = self.flat(values).to(like)
+        entries = self._flat(values).to(like)
+        wrong, said = self._wrong(entries.detach())
+        if bool(wrong.any()):
+            if bool(wrong.all()):
+                raise ShapeError(f"{said}: correct it, or declare the parameter otherwise.")
+            warnings.warn(f"{said}: they are masked.", MaskedDataWarning, stacklevel=2)
+            entries = torch.where(wrong[:, None], torch.full_like(entries, torch.nan), entries)
         # Programs lay parameters out row by row, costs column by column.
         order, start = [], 0
         for p in self.parameters:
@@ -152,3 +191,8 @@ class KnownData:
             start += p.size
         products = [entries[:, list(monomial)].prod(1) for monomial in self.products.monomials]
         return entries[:, np.concatenate(order)], torch.stack(products, 1) if products else entries[:, :0]
+
+
+def _names(p: cp.Parameter) -> list[str]:
+    """Column names of a parameter's entries, row by row."""
+    return ["_".join([p.name(), *(str(i + 1) for i in index)]) for index in np.ndindex(*p.shape)]

@@ -67,6 +67,7 @@ class DecisionProblem:
         ambiguity: the set U(θ).
 
     Attributes:
+        known_data: the parameters that are known data, and what is checked of their values.
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
         conservative: whether a decision rule makes the worst case an upper bound.
@@ -100,7 +101,7 @@ class DecisionProblem:
             check_constants(cost, self.constraints)
         self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
         told = (p for c in self.constraints for p in c.parameters())
-        self._known = KnownData([*self.parsed.known, *told], self.parsed.products)
+        self.known_data = KnownData([*self.parsed.known, *told], self.parsed.products)
         auxiliary = {v.id for v in self.parsed.auxiliary}
         found = {v.id: v for c in (cost, *self.constraints) for v in c.variables() if v.id not in auxiliary}
         self.variables: tuple[cp.Variable, ...] = tuple(found.values())
@@ -112,7 +113,7 @@ class DecisionProblem:
         self._loss = TorchCost(cost)
         self._engine = default_engine()
         self._decisions = Decisions(
-            self.constraints, self.variables, self._known.parameters, self.program, self._engine
+            self.constraints, self.variables, self.known_data.parameters, self.program, self._engine
         )
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = self._engine.with_tolerance(1e-12)
@@ -120,7 +121,7 @@ class DecisionProblem:
     @property
     def known(self) -> dict[str, tuple[int, ...]]:
         """The known data that every call needs: the name and shape of each CVXPY parameter other than y."""
-        return self._known.shapes
+        return self.known_data.shapes
 
     @property
     def conservative(self) -> bool:
@@ -155,7 +156,7 @@ class DecisionProblem:
             # The set multiplies rows by parameters of its own: their products with known data get names.
             written, found = problem(named=True)
         probes = [found.slope, found.offset] if found is not None else []
-        features = [*self.ambiguity.features, *self._known.features, *fixed, *probes]
+        features = [*self.ambiguity.features, *self.known_data.features, *fixed, *probes]
         return compile_program(written, features, free=free), found
 
     def _formulate(self, probe: bool, named: bool = False) -> tuple[cp.Expression, list[cp.Constraint], Probe | None]:
@@ -182,12 +183,12 @@ class DecisionProblem:
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
         flat = self.ambiguity.flat(theta)
-        told = self._known.given(known, len(flat))
+        told = self.known_data.given(known, len(flat))
         batch = max([len(flat), *(len(value) for value in told.values())])
         flat = flat.expand(batch, -1) if len(flat) == 1 else flat
         around = self.ambiguity.around(nominal, flat) if self.ambiguity.needs_nominal else None
         features = self.ambiguity.feature_values(flat, around)
-        entries, products = self._known.feature_values(told, features)
+        entries, products = self.known_data.feature_values(told, features)
         return Given(flat, around, entries, torch.cat([features, entries, products], 1))
 
     def features(
@@ -319,7 +320,7 @@ class DecisionProblem:
         batches = {v.shape[0] for v in (*values.values(), y)} - {1}
         if len(batches) > 1:
             raise ShapeError(f"Decisions and outcomes must have one batch size, not {sorted(batches)}.")
-        told = self._known.given(known, max(batches, default=1))
+        told = self.known_data.given(known, max(batches, default=1))
         # Whole numbers are decisions too, but the cost is computed in floating point.
         given = [v for v in (*values.values(), y) if v.is_floating_point()]
         reference = given[0] if given else y.to(torch.get_default_dtype())
