@@ -217,7 +217,7 @@ def _check(cost: cp.Expression, y: Uncertain) -> None:
             part = culprits[0]
         sign = (
             f" (where a convex function of the decision is multiplied by {y.name()}, the support must be nonnegative; "
-            "known data that multiplies one is declared with cp.Parameter(nonneg=True))"
+            "known data that multiplies one, or a maximum, is declared with cp.Parameter(nonneg=True))"
         )
         raise ModelError(
             f"The cost is not convex in the decision by CVXPY's rules because of {shorten(part)}: "
@@ -266,8 +266,8 @@ def _markers(
     if (some.factor >= 0).any():
         node = lowered.rules[int(some.column[some.factor >= 0].min()) - inner].node
         raise ModelError(
-            f"{shorten(node)} is handled by a decision rule and is multiplied by known data: multiply the costs of the "
-            "second stage instead."
+            f"{shorten(node)} is handled by a decision rule and is multiplied by known data: reduce the "
+            "second stage or use method='vertices'."
         )
     weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(rows, outer - inner))
     return entries[~of_rule], weight

@@ -212,7 +212,7 @@ class _Unfolding:
         if not low >= 0:
             raise ModelError(
                 f"The maximum {self.describe(f)} is multiplied by known data that may be negative: declare the "
-                "parameter with nonneg=True, or with bounds."
+                "parameter with nonneg=True."
             )
 
     def _numbered(self, owners: list[tuple[int, int]]) -> MaxSystem:
