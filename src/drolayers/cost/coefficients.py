@@ -184,8 +184,8 @@ def _check(expressions: Sequence[cp.Expression], y: Uncertain, known: Sequence[c
     )
     of_known = (
         " and ".join(p.name() for p in known),
-        "known data may be multiplied by decisions and outcomes, not by other known data, and nothing may be divided by "
-        "it, so make the product or quotient a parameter of its own",
+        "known data may be multiplied by decisions and outcomes, not by other known data, and nothing may be divided "
+        "by it, so make the product or quotient a parameter of its own",
         {y.id: np.ones(y.shape)},
     )
     for name, advice, fixed in (of_y, of_known) if known else (of_y,):
