@@ -141,7 +141,9 @@ COSTS: list[KnownCase] = [
         "matrices",
         {"M": Datum((3, 2), -1.0, 1.0), "N": Datum((3, 2), -1.0, 1.0), "d": Datum((3,))},
         lambda x, y, p: (
-            cp.max((JOINT + p["M"]) @ y + (STOCK + p["N"]) @ x + p["d"]) + cp.sum(p["N"].T @ np.arange(1.0, 4.0)) + _near(x),
+            cp.max((JOINT + p["M"]) @ y + (STOCK + p["N"]) @ x + p["d"])
+            + cp.sum(p["N"].T @ np.arange(1.0, 4.0))
+            + _near(x),
             _boxed(x),
         ),
     ),
@@ -250,6 +252,11 @@ class Setting:
     def of_item(self, item: int) -> tuple[dict[str, Tensor], dro.Nominal | None]:
         """The set of one item."""
         at = torch.tensor([item])
+        return {n: v[at] for n, v in self.theta.items()}, None if self.nominal is None else self.nominal.at(at)
+
+    def repeated(self, count: int) -> tuple[dict[str, Tensor], dro.Nominal | None]:
+        """The set of the first item, several times."""
+        at = torch.zeros(count, dtype=torch.int64)
         return {n: v[at] for n, v in self.theta.items()}, None if self.nominal is None else self.nominal.at(at)
 
     @property
