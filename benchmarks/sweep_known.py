@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.ambiguity.sets import SETS
 from tests.known import COSTS, fits
 from tests.reformulation.problems import SUPPORTS
-from tests.test_known import name, test_gradients_in_known_data, test_the_same_as_with_constants
+from tests.test_known import check_gradients, name, test_the_same_as_with_constants
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     ]
     start, failed = time.perf_counter(), 0
     for row in rows:
-        for check in (test_the_same_as_with_constants, test_gradients_in_known_data):
+        for check in (test_the_same_as_with_constants, check_gradients):
             try:
                 check(row)
             except Exception as error:

@@ -191,6 +191,14 @@ COSTS: list[KnownCase] = [
         ),
     ),
     KnownCase(
+        "fees on trades",
+        {"b": WEIGHT, "c": POSITIVE, "s": ANY},
+        lambda x, y, p: (
+            p["b"] * cp.sum_squares(x - p["s"]) + p["c"] @ cp.abs(x - p["s"]) + _newsvendor(x, y, p["s"]),
+            _boxed(x),
+        ),
+    ),
+    KnownCase(
         "convex parts beside maxima",
         {"b": WEIGHT, "s": ANY},
         lambda x, y, p: (

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import cvxpy as cp
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import drolayers as dro
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.recourse import recourse
 from drolayers.cost.risk import cvar
@@ -282,3 +284,30 @@ def test_recourse_in_a_sum_is_parsed_into_its_vertices() -> None:
     shortage = recourse([1.0, 2.0], [[1.0, -1.0]], cp.sum(y - x))
     parsed = assert_agrees(cp.sum(x) + 3 * shortage, y)
     assert (parsed.terms, len(parsed.pieces)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x, fee, held: fee * cp.norm1(x - held),
+        lambda x, fee, held: 2 * cp.sum(x) + 3 * (fee * cp.sum_squares(x - held)) - cp.sum(held),
+        lambda x, fee, held: fee * (cp.norm(x - held) + cp.max(x)) + cp.sum(cp.pos(held - x)),
+    ],
+)
+def test_known_data_may_multiply_convex_functions_of_known_data(part: Callable[..., cp.Expression]) -> None:
+    """CVXPY's rules refuse such products of parameters; here the inner function is cut out."""
+    y, x = Uncertain(3, Nonnegative()), cp.Variable(3, nonneg=True)
+    fee, held = cp.Parameter(nonneg=True, name="fee"), cp.Parameter(3, name="held")
+    ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    problem = dro.DecisionProblem(-(y @ x) + part(x, fee, held), [cp.sum(x) <= 1], ambiguity)
+    rng = np.random.default_rng(0)
+    theta = torch.cat([torch.tensor(rng.uniform(0, 1, (4, 3))), torch.full((4, 1), 0.1)], 1)
+    fees, holdings = rng.uniform(0.1, 1, 4), rng.normal(size=(4, 3))
+    found = problem.solve(theta, known={"fee": fees, "held": holdings})
+    for k in range(4):
+        constant = dro.DecisionProblem(-(y @ x) + part(x, fees[k], holdings[k]), [cp.sum(x) <= 1], ambiguity)
+        expected = constant.solve(theta[k : k + 1])
+        torch.testing.assert_close(found.objective[k : k + 1], expected.objective, rtol=1e-6, atol=1e-7)
+        value = problem.loss(problem.decision(found.primal), theta[:, :3], {"fee": fees, "held": holdings})[k]
+        again = constant.loss(problem.decision(found.primal[k : k + 1]), theta[k : k + 1, :3])[0]
+        torch.testing.assert_close(value, again)

@@ -113,7 +113,7 @@ class _Lowering:
 
     def _lower(self, node: cp.Expression) -> cp.Expression:
         if not self.sees(node):
-            return node if _affine_in_all(node) else self._epigraph(node)
+            return self._blind(node)
         if isinstance(node, Leaf):
             return self.y.entries if node is self.y else node
         if isinstance(node, Recourse):
@@ -143,6 +143,15 @@ class _Lowering:
             f"The part {shorten(node)} of the cost is not piecewise affine in {self.y.name()}, as far as can be seen: "
             "write it with sums, cp.maximum, cp.max, cp.abs, cp.pos or the 1- and infinity-norms of affine expressions."
         )
+
+    def _blind(self, node: cp.Expression) -> cp.Expression:
+        """A node that does not see ``y``: as it is where it is affine, a fresh variable where it is not."""
+        with cp.utilities.scopes.dpp_scope():
+            if node.is_affine():
+                return node
+            whole = node.is_convex() or node.is_concave()
+        # Known data may multiply a convex function of known data, fee * cp.norm1(x - holdings): then that is cut out.
+        return self._affine(node) if isinstance(node, AffAtom) and not whole else self._epigraph(node)
 
     def _affine(self, node: AffAtom) -> cp.Expression:
         """The same affine atom of lowered arguments."""
@@ -187,8 +196,8 @@ class _Lowering:
             # CVXPY takes it for a constant, or a multiple of one, whose sign and slope it does not ask for.
             names = " and ".join(p.name() for p in node.parameters())
             raise ModelError(
-                f"The part {shorten(node)} of the cost is not affine in the known data {names}: make what it computes "
-                "from known data alone (a product, a quotient, a function) a parameter of its own."
+                f"The part {shorten(node)} of the cost is not affine in {names}: make what it computes from known data "
+                "alone (a product, a quotient, a function) a parameter of its own."
             )
         variable = cp.Variable(node.shape, name=f"epigraph_{len(self.result.epigraphs)}")
         self.result.epigraphs.append(Epigraph(variable, node))
@@ -206,12 +215,6 @@ class _Lowering:
             return marker
         rows = [cp.Constant(vertices.points) @ rhs]
         return cp.sum(self._cut(node, (vertices.blocks,), rows, vertices.block))
-
-
-def _affine_in_all(node: cp.Expression) -> bool:
-    """Whether a node that does not see ``y`` is affine in the decision and in known data."""
-    with cp.utilities.scopes.dpp_scope():
-        return bool(node.is_affine())
 
 
 def _spread(arg: cp.Expression, shape: tuple[int, ...]) -> cp.Expression:
