@@ -4,8 +4,8 @@
 
 Each triple is checked as in tests/test_known.py: the value of every item against a problem that was built with its
 numbers as constants, the worst-case cost and distribution, and gradients in known data against central differences.
-Failures are printed with their names; all triples take about two hours on one core. Decision rules under balls on unbounded
-supports are UNBOUNDED, with constants too.
+Failures are printed with their names; all triples take about two hours on one core. Decision rules under balls on
+unbounded supports are UNBOUNDED, with constants too.
 """
 
 from __future__ import annotations
