@@ -149,7 +149,8 @@ class KnownData:
                 raise TypeError
             tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value, dtype=float))
         except (TypeError, ValueError) as error:
-            raise ShapeError(f"Known data {p.name()} must be real numbers, not {type(value).__name__}.") from error
+            said = f"Known data {p.name()} must be numbers, real ones, not {type(value).__name__}."
+            raise ShapeError(said) from error
         tensor = tensor if tensor.is_floating_point() else tensor.double()
         extra = tensor.dim() - p.ndim
         if extra not in (0, 1) or tuple(tensor.shape[extra:]) != tuple(p.shape):
