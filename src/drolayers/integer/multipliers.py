@@ -110,5 +110,5 @@ class Multipliers:
         along = torch.where(moved & (sign * tail < 0), tail, 0.0)
         size = along.norm(dim=2, keepdim=True)
         along = torch.where(size > 1e-6 * room, along / size, -sign / sign.abs().sum(2, keepdim=True).sqrt())
-        z[:, self.tail.reshape(-1)] = torch.where(moved, room * along, tail).reshape(len(z), -1)
+        z[:, self.tail.reshape(-1)] = torch.where(moved, room * along, tail).flatten(1)
         return z[:, :-1]

@@ -101,7 +101,7 @@ class Tables:
     def write(self, point: Tensor, entry: Float[Tensor, "box table place"]) -> Tensor:
         """Points with what belongs to tables."""
         wide = torch.cat([point, point[:, :1]], 1)
-        wide[:, self.column.reshape(-1)] = entry.reshape(len(entry), -1).to(point.dtype)
+        wide[:, self.column.reshape(-1)] = entry.flatten(1).to(point.dtype)
         return wide[:, :-1]
 
 
