@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.conic.index import once
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.semidefinite import smallest_eigenvalue
 
@@ -31,14 +32,12 @@ def products(
     program: ConeProgram, values: Values, x: Float[Tensor, "batch column"], z: Float[Tensor, "batch row"]
 ) -> tuple[Float[Tensor, "batch column"], Float[Tensor, "batch row"], Float[Tensor, "batch column"]]:
     """``Px``, ``Ax`` and ``Aᵀz`` for a batch, by gather and scatter."""
-    device = x.device
-    A_rows, A_cols = row_index(program.A_indptr).to(device), program.A_indices.to(device)
-    Ax = torch.zeros_like(z).index_add(1, A_rows, values.A * x[:, A_cols])
-    Az = torch.zeros_like(x).index_add(1, A_cols, values.A * z[:, A_rows])
+    row, column, P_row, P_column, *_ = program.on(x.device)
+    Ax = torch.zeros_like(z).index_add(1, row, values.A * x[:, column])
+    Az = torch.zeros_like(x).index_add(1, column, values.A * z[:, row])
     Px = torch.zeros_like(x)
     if program.quadratic:
-        P_rows, P_cols = row_index(program.P_indptr).to(device), program.P_indices.to(device)
-        Px = Px.index_add(1, P_rows, values.P * x[:, P_cols])
+        Px = Px.index_add(1, P_row, values.P * x[:, P_column])
     return Px, Ax, Az
 
 
@@ -60,11 +59,6 @@ def value_error(
     if hidden is not None:
         error, floor = error + hidden, ZERO * (size <= ZERO)
     return error / (size + (ROUNDING * mass + floor) / tolerance)
-
-
-def row_index(indptr: Tensor) -> Tensor:
-    """The row of every stored entry of a CSR matrix."""
-    return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
 
 
 def optimality(
@@ -123,16 +117,21 @@ def outside(program: ConeProgram, s: Float[Tensor, "batch row"], dual: bool = Fa
     if cones.nonneg:
         worst = torch.maximum(worst, (-s[:, cones.zero : at]).amax(1))
     if cones.soc:
-        dims = torch.tensor(cones.soc, device=s.device)
-        cone = torch.repeat_interleave(torch.arange(len(cones.soc), device=s.device), dims)
-        block = s[:, at : at + int(dims.sum())]
-        heads = torch.cumsum(dims, 0) - dims
+        cone, heads = once(program, ("cones", s.device), lambda: _cones(cones.soc, s.device))
+        block = s[:, at : at + len(cone)]
         squares = s.new_zeros(s.shape[0], len(cones.soc)).index_add(1, cone, block**2)
         tails = (squares - block[:, heads] ** 2).clamp(min=0.0).sqrt()
         worst = torch.maximum(worst, (tails - block[:, heads]).amax(1))
     if cones.psd:
         worst = torch.maximum(worst, -smallest_eigenvalue(cones, s))
     return worst
+
+
+def _cones(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The cone of every row of second-order cones, and the first row of every cone."""
+    dims = torch.tensor(sizes)
+    cone, heads = torch.repeat_interleave(torch.arange(len(sizes)), dims), torch.cumsum(dims, 0) - dims
+    return cone.to(device), heads.to(device)
 
 
 def _total(terms: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch"]:

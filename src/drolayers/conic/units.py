@@ -18,11 +18,9 @@ property, and a newsvendor that counts in units of 1e-8 failed under it.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from dataclasses import dataclass
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,8 +28,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from drolayers.conic.index import once, row_index
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.residuals import row_index
 from drolayers.conic.semidefinite import triangle
 from drolayers.conic.squares import NO_BOOST, Boost, products
 
@@ -68,7 +66,8 @@ class Units:
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> tuple[Units, Values]:
         """The units of a batch, and its numbers in them. Where all items share P and A, they go on sharing them."""
-        balance = _balance(program, values.q.device)
+        device = values.q.device
+        balance = once(program, ("balance", device), lambda: _Balance(program, device))
         D, E, boost = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
         q, b = values.q * D, boost(values.b * E)
         # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
@@ -225,19 +224,6 @@ class _Balance:
             before, power = power, (left * ahead).sum(0)
             direction = ahead + torch.where(before > 0, power / before, torch.zeros_like(power)) * direction
         return u
-
-
-_LOCK = threading.Lock()
-_BALANCES: WeakKeyDictionary[ConeProgram, dict[torch.device, _Balance]] = WeakKeyDictionary()
-
-
-def _balance(program: ConeProgram, device: torch.device) -> _Balance:
-    """What is made once a program."""
-    with _LOCK:
-        known = _BALANCES.setdefault(program, {})
-        if device not in known:
-            known[device] = _Balance(program, device)
-        return known[device]
 
 
 def _row_unknowns(program: ConeProgram) -> sp.csr_array:
