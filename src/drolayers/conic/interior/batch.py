@@ -20,6 +20,7 @@ from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.replay import rounded
 
 AlgebraName = Literal["numba", "torch"]
 
@@ -158,11 +159,3 @@ def lane_count(numbers: int, items: int, threads: int) -> int:
     """How many programs are stepped through together, given how many numbers each takes."""
     share = -(-items // threads)
     return max(1, min(max(LANES, CACHE // (8 * max(numbers, 1))), 4 * LANES, share))
-
-
-def rounded(items: int) -> int:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24 …, or a multiple of 100 near by, as the sizes of batches are."""
-    power = 1 << max(items - 1, 0).bit_length()
-    size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
-    hundreds = -(-items // 100) * 100
-    return min(size, hundreds) if hundreds >= items else size
