@@ -72,16 +72,14 @@ class ConeShape:
     def margin(self, v: Tensor) -> Tensor:
         """The smallest eigenvalue over all cones, ``(batch,)``: positive inside."""
         orthant, cones = self.split(v)
-        margins = [orthant.amin(0)] if self.nonneg else []
+        margins = [folded(orthant).amin(0).amin(0)] if self.nonneg else []
         margins += [(c[:, 0] - c[:, 1:].norm(dim=1)).amin(0) for c in cones]
         return torch.stack(margins).amin(0) if margins else v.new_full((v.shape[1],), torch.inf)
 
     def step(self, v: Tensor, d: Tensor) -> Tensor:
         """The largest t with v + t·d in the cone, ``(batch,)``."""
         (orthant, cones), (move, moves) = self.split(v), self.split(d)
-        steps = (
-            [torch.where(move < 0, -orthant / move, torch.full_like(move, torch.inf)).amin(0)] if self.nonneg else []
-        )
+        steps = [folded(torch.where(move < 0, -orthant / move, torch.inf)).amin(0).amin(0)] if self.nonneg else []
         for c, m in zip(cones, moves, strict=True):
             # Roots of det(v + t d) = a t² + 2 b t + c.
             a, b, det = _det(m), _product(c, m), _det(c).clamp(min=0.0)
@@ -159,6 +157,13 @@ class Scaling:
             cones.append((2.0 * (point * q).sum(1, keepdim=True) * point + reflected) * scale[:, None])
         ratio = self.ratio**2
         return self.shape.join((a / ratio if inverse else a * ratio, cones))
+
+
+def folded(v: Tensor) -> Tensor:
+    """Rows ``(rows, batch)`` as a table of about as many rows as columns: a GPU looks for extremes twice as fast so."""
+    rows, batch = v.shape
+    fold = next(k for k in range(int(rows**0.5), 0, -1) if rows % k == 0)
+    return v.reshape(fold, rows // fold, batch)
 
 
 def _det(v: Tensor) -> Tensor:
