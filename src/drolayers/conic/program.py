@@ -16,9 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.conic.index import Index, once, row_index
@@ -220,6 +222,13 @@ class ConeProgram:
             return Index(*(t.to(device) for t in (*entries, self.integers, self.lower_rows, self.upper_rows)))
 
         return once(self, ("index", device), copy)
+
+    def sides(self) -> tuple[NDArray[np.int64], ...]:
+        """A by rows, as starts and columns, and by columns: the order of its entries, starts and rows."""
+        column = self.A_indices.numpy()
+        order = np.argsort(column, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=self.columns))])
+        return self.A_indptr.numpy(), column, order, starts, row_index(self.A_indptr).numpy()[order]
 
     def values(self, features: Float[Tensor, "batch feature"]) -> Values:
         """The data of a batch of programs, differentiable in the features."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import scipy.sparse as sp
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -34,12 +35,24 @@ def products(
 ) -> tuple[Float[Tensor, "batch column"], Float[Tensor, "batch row"], Float[Tensor, "batch column"]]:
     """``Px``, ``Ax`` and ``Aᵀz`` for a batch, by gather and scatter."""
     row, column, P_row, P_column, *_ = program.on(x.device)
-    Ax = torch.zeros_like(z).index_add(1, row, values.A * x[:, column])
-    Az = torch.zeros_like(x).index_add(1, column, values.A * z[:, row])
+    if x.device.type == "cpu" and values.A.stride(0) == 0 and not torch.is_grad_enabled():
+        # One matrix for all items: a sparse product takes a third of the time.
+        entries, (indptr, indices, order, starts, rows) = values.A[0].numpy(), once(program, "sides", program.sides)
+        Ax = _times(entries, indices, indptr, x, program.rows)
+        Az = _times(entries[order], rows, starts, z, program.columns)
+    else:
+        Ax = torch.zeros_like(z).index_add(1, row, values.A * x[:, column])
+        Az = torch.zeros_like(x).index_add(1, column, values.A * z[:, row])
     Px = torch.zeros_like(x)
     if program.quadratic:
         Px = Px.index_add(1, P_row, values.P * x[:, P_column])
     return Px, Ax, Az
+
+
+def _times(entries: Array, indices: Array, indptr: Array, x: Tensor, rows: int) -> Float[Tensor, "batch row"]:
+    """A compressed matrix times every item."""
+    matrix = sp.csr_array((entries, indices, indptr), shape=(rows, x.shape[1]))
+    return torch.from_numpy(matrix @ x.numpy().T).T.contiguous()
 
 
 def value_error(
