@@ -3,9 +3,9 @@
     python benchmarks/million.py --items 20000                  two cores: fewer items, scaled up
     python benchmarks/million.py --device cuda --items 200000   a GPU; the last column is the time for a million
 
-The newsvendor of the paper (four items, each at retail or in a lot), its portfolio (60 assets, twelve of them in lots, a
-bound each), and the shortest path through a 5x5 grid. θ is drawn around what is typical of data. Wall time of one pass
-over all items, in batches, after two batches that compile, record and allocate.
+The newsvendor of the paper (four items, each at retail or in a lot), its portfolio (60 assets, twelve of them in lots,
+a bound each), and the shortest path through a 5x5 grid. θ is drawn around what is typical of data. Wall time of one
+pass over all items, in batches, after two batches that compile, record and allocate.
 """
 
 from __future__ import annotations

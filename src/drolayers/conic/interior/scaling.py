@@ -11,6 +11,7 @@ Rows of the zero cone are not scaled: there H = 0 and s stays zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -92,7 +93,9 @@ class ConeShape:
         return torch.stack(steps).amin(0) if steps else v.new_full((v.shape[1],), torch.inf)
 
     def circle(self, u: Tensor, v: Tensor) -> Tensor:
-        """The Jordan product u∘v."""
+        """The Jordan product u∘v; on rows of equations it does not matter."""
+        if not self.groups:
+            return u * v
         (a, us), (b, vs) = self.split(u), self.split(v)
         cones = [
             torch.cat([(p * q).sum(1, keepdim=True), p[:, :1] * q[:, 1:] + q[:, :1] * p[:, 1:]], 1)
@@ -133,8 +136,17 @@ class Scaling:
             etas.append((dp / dq).sqrt())
         return cls(shape, (a / b).sqrt(), points, etas)
 
+    @cached_property
+    def _weights(self) -> dict[tuple[int, bool], Tensor]:
+        """W and W² of an orthant alone, and their inverses, as factors of all rows; nothing is left of equations."""
+        one = torch.nn.functional.pad(self.ratio, (0, 0, self.shape.zero, 0))
+        inverse = torch.nn.functional.pad(1.0 / self.ratio, (0, 0, self.shape.zero, 0))
+        return {(1, False): one, (1, True): inverse, (2, False): one * one, (2, True): inverse * inverse}
+
     def apply(self, v: Tensor, inverse: bool = False) -> Tensor:
         """W v or W⁻¹ v."""
+        if not self.shape.groups:
+            return v * self._weights[1, inverse]
         a, vs = self.shape.split(v)
         cones = []
         for w, eta, q in zip(self.w, self.eta, vs, strict=True):
@@ -148,6 +160,8 @@ class Scaling:
 
     def square(self, v: Tensor, inverse: bool = False) -> Tensor:
         """H v = W²v or H⁻¹ v."""
+        if not self.shape.groups:
+            return v * self._weights[2, inverse]
         a, vs = self.shape.split(v)
         cones = []
         for w, eta, q in zip(self.w, self.eta, vs, strict=True):

@@ -277,7 +277,8 @@ class TorchAlgebra:
         """The solution of a factored system."""
         x, z = self._once(system, rx, rz)
         for _ in range(refine):
-            ex = rx - self.form(x) - self.columns(z)
+            ex = rx - self.columns(z)
+            ex = ex - self.form(x) if self.quadratic else ex
             ez = rz - self.rows(x) + system[0].square(z)
             dx, dz = self._once(system, ex, ez)
             x, z = x + dx, z + dz
