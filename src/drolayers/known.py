@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import torch
+from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -19,6 +21,9 @@ from drolayers.uncertainty import Uncertain
 
 Known = Mapping[cp.Parameter | str, Any]
 """Values by parameter or name, ``(batch, *shape)`` or ``shape`` for all items; or a data frame, a column an entry."""
+
+ROUNDING = 1e-7
+"""How far numbers may be beyond what is declared, relative to the largest: yesterday's decision is today's stock."""
 
 
 class KnownData:
@@ -36,7 +41,10 @@ class KnownData:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ModelError(f"Several parameters are named {twice[0]}: give each a name of its own.")
-        self._low, self._high = (torch.as_tensor(end) for end in intervals(self.parameters))
+        self._ends = {
+            p.id: tuple(torch.as_tensor(end.reshape(p.shape, order="F").copy()) for end in intervals([p]))
+            for p in self.parameters
+        }
 
     def __bool__(self) -> bool:
         return bool(self.parameters)
@@ -65,30 +73,34 @@ class KnownData:
             known = self._from_frame(known)
         if known is not None and not isinstance(known, Mapping):
             raise ShapeError(f"known must be a dict by name or parameter, or a data frame, not {type(known).__name__}.")
-        given = {getattr(key, "id", key): value for key, value in (known or {}).items()}
-        unknown = [key for key in given if all(key not in (p.id, p.name()) for p in self.parameters)]
-        if unknown:
-            have = f"its known data are {list(self.shapes)}" if self else "it has no known data"
-            raise ShapeError(f"known has a value for {unknown[0]!r}, which the problem does not use: {have}.")
-        missing = [p.name() for p in self.parameters if p.id not in given and p.name() not in given]
+        given: dict[cp.Parameter, Any] = {}
+        for key, value in (known or {}).items():
+            # CVXPY's own == makes a constraint.
+            leaf = isinstance(key, Leaf)
+            mine = [p for p in self.parameters if (key.id == p.id if leaf else key == p.name())]
+            if not mine:
+                name = key.name() if leaf else key
+                have = f"its known data are {list(self.shapes)}" if self else "it has no known data"
+                raise ShapeError(f"known has a value for {name!r}, which the problem does not use: {have}.")
+            if mine[0] in given:
+                raise ShapeError(f"known has two values for {mine[0].name()}: give it by name or by parameter.")
+            given[mine[0]] = value
+        missing = [p.name() for p in self.parameters if p not in given]
         if missing:
             raise ShapeError(
                 f"The problem needs known data for {missing}: give known={{{missing[0]!r}: ...}}, (batch, *shape) each."
             )
-        values = {p: self._tensor(p, given.get(p.id, given.get(p.name()))) for p in self.parameters}
-        sizes = {value.shape[0] for p, value in values.items() if value.dim() > p.ndim} - {1}
-        if batch is not None and batch > 1:
-            sizes.add(batch)
+        values = {p: self._tensor(p, given[p]) for p in self.parameters}
+        values = {p: value if value.dim() > p.ndim else value[None] for p, value in values.items()}
+        sizes = [1 if batch is None else batch, *(len(value) for value in values.values())]
+        count = next((size for size in sizes if size != 1), 1)
         for p, value in values.items():
-            if value.dim() > p.ndim and value.shape[0] not in (1, max(sizes, default=1)):
+            if len(value) not in (1, count):
                 raise ShapeError(
-                    f"Known data {p.name()} has {value.shape[0]} items where there are {max(sizes)}: give (batch, "
+                    f"Known data {p.name()} has {len(value)} items where there are {count}: give (batch, "
                     f"*{tuple(p.shape)}), or {tuple(p.shape)} for all."
                 )
-        count = max(sizes, default=1)
-        return {
-            p: (value if value.dim() > p.ndim else value[None]).expand(count, *p.shape) for p, value in values.items()
-        }
+        return {p: value.expand(count, *p.shape) for p, value in values.items()}
 
     @property
     def columns(self) -> list[str]:
@@ -118,8 +130,8 @@ class KnownData:
             return torch.zeros(batch, 0, dtype=torch.float64)
         if len(next(iter(values.values()))) != batch:
             raise ShapeError(f"{name} has {len(next(iter(values.values())))} items, but there are {batch} contexts.")
-        wrong, said = self._wrong(self._flat(values).detach())
-        if strict and bool(wrong.any()):
+        said = self._checked(values)[2]
+        if strict and said:
             raise ShapeError(f"{said}: drop or correct them first.")
         return torch.cat([columns(value.detach().double().cpu()) for value in values.values()], 1)
 
@@ -133,9 +145,12 @@ class KnownData:
     def _tensor(self, p: cp.Parameter, value: Any) -> Tensor:
         """One value as a tensor of floats whose last dimensions are those of the parameter."""
         try:
+            if value is None or (value.is_complex() if isinstance(value, Tensor) else np.iscomplexobj(value)):
+                raise TypeError
             tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value, dtype=float))
         except (TypeError, ValueError) as error:
-            raise ShapeError(f"Known data {p.name()} must be numbers, not {type(value).__name__}.") from error
+            said = f"Known data {p.name()} must be numbers, real ones, not {type(value).__name__}."
+            raise ShapeError(said) from error
         tensor = tensor if tensor.is_floating_point() else tensor.double()
         extra = tensor.dim() - p.ndim
         if extra not in (0, 1) or tuple(tensor.shape[extra:]) != tuple(p.shape):
@@ -145,27 +160,46 @@ class KnownData:
             )
         return tensor
 
-    def _flat(self, values: Mapping[cp.Parameter, Tensor]) -> Float[Tensor, "batch entry"]:
-        """All entries side by side, in Fortran order: reversed axes in torch's order are CVXPY's."""
-        return torch.cat([columns(v.double().permute(0, *range(v.dim() - 1, 0, -1))) for v in values.values()], 1)
+    def usable(self, values: Mapping[cp.Parameter, Tensor]) -> tuple[dict[cp.Parameter, Tensor], Bool[Tensor, "batch"]]:
+        """The values, with those of another item where an item's cannot be used, which is told of; and where that is.
 
-    def _wrong(self, entries: Tensor) -> tuple[Bool[Tensor, "batch"], str]:
-        """Items with entries that are no numbers, or not of the declared sign, bounds or kind; and which."""
-        bad = ~entries.isfinite() | (entries < self._low.to(entries)) | (entries > self._high.to(entries))
-        whole = [bool(p.attributes.get("integer") or p.attributes.get("boolean")) for p in self.parameters]
-        counts = torch.tensor([p.size for p in self.parameters])
-        integral = torch.repeat_interleave(torch.tensor(whole), counts).to(entries.device)
-        bad |= integral & (entries != entries.round())
-        wrong = bad.any(1)
-        if not bool(wrong.any()):
-            return wrong, ""
-        k = int(bad.any(0).nonzero()[0, 0])
-        p = self.parameters[int(np.searchsorted(np.cumsum(counts), k, side="right"))]
-        values = entries[bad[:, k], k]
-        reason = "is NaN or infinite"
-        if bool(values.isfinite().all()):
-            reason = f"is {float(values[0]):g}, against its declaration,"
-        return wrong, f"Known data {p.name()} {reason} in items {wrong.nonzero()[:8, 0].tolist()}"
+        Raises:
+            ShapeError: no item can be used.
+        """
+        found, wrong, said = self._checked(values)
+        if not said:
+            return found, wrong
+        if bool(wrong.all()):
+            raise ShapeError(f"{said}: correct it, or declare the parameter otherwise.")
+        warnings.warn(f"{said}: they are masked.", MaskedDataWarning, stacklevel=3)
+        first = int((~wrong).nonzero()[0, 0])
+        return {
+            p: torch.where(wrong.to(v.device).reshape(-1, *[1] * p.ndim), v[first].detach(), v)
+            for p, v in found.items()
+        }, wrong
+
+    def _checked(
+        self, values: Mapping[cp.Parameter, Tensor]
+    ) -> tuple[dict[cp.Parameter, Tensor], Bool[Tensor, "batch"], str]:
+        """Values without rounding beyond what is declared; items that are no numbers or not of that kind; and which."""
+        found, said = {}, []
+        wrong = torch.zeros(len(next(iter(values.values()))), dtype=torch.bool)
+        for p, value in values.items():
+            low, high = (end.to(value) for end in self._ends[p.id])
+            now, finite = value.detach(), value.detach().isfinite()
+            near = torch.minimum(torch.maximum(now, low), high)
+            if p.attributes.get("integer") or p.attributes.get("boolean"):
+                near = near.round()
+            slack = ROUNDING * (1.0 + torch.where(finite, now, 0.0).abs().amax()) if now.numel() else 0.0
+            # Written so that NaN, and infinity less infinity, are bad.
+            bad = ~((near - now).abs() <= slack).reshape(len(now), p.size)
+            found[p] = value + (near - now)
+            if bool(bad.any()):
+                mine, first = bad.any(1).cpu(), now.reshape(len(now), p.size)[bad][0]
+                reason = f"is {float(first):g}, against its declaration," if first.isfinite() else "is NaN or infinite"
+                said.append(f"{p.name()} {reason} in items {mine.nonzero()[:8, 0].tolist()}")
+                wrong |= mine
+        return found, wrong, f"Known data {' and '.join(said)}" if said else ""
 
     def feature_values(self, values: Mapping[cp.Parameter, Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
         """All entries, each parameter row by row, and the monomials of a batch: differentiable, where others are.
@@ -177,20 +211,22 @@ class KnownData:
         """
         if not self:
             return like[:, :0], like[:, :0]
-        entries = self._flat(values).to(like)
-        wrong, said = self._wrong(entries.detach())
-        if bool(wrong.any()):
-            if bool(wrong.all()):
-                raise ShapeError(f"{said}: correct it, or declare the parameter otherwise.")
-            warnings.warn(f"{said}: they are masked.", MaskedDataWarning, stacklevel=2)
-            entries = torch.where(wrong[:, None], torch.full_like(entries, torch.nan), entries)
+        values, wrong = self.usable(values)
+        # In Fortran order: reversed axes in torch's order are CVXPY's.
+        parts = [columns(v.to(like).permute(0, *range(v.dim() - 1, 0, -1))) for v in values.values()]
+        entries = torch.cat(parts, 1).masked_fill(wrong[:, None].to(like.device), torch.nan)
         # Programs lay parameters out row by row, costs column by column.
         order, start = [], 0
         for p in self.parameters:
             order.append(start + np.arange(p.size).reshape(p.shape, order="F").ravel(order="C"))
             start += p.size
-        products = [entries[:, list(monomial)].prod(1) for monomial in self.products.monomials]
-        return entries[:, np.concatenate(order)], torch.stack(products, 1) if products else entries[:, :0]
+        products, ones = entries[:, :0], entries.new_ones(len(entries), 1)
+        if self.products.monomials:
+            # Monomials of few entries are filled up by the ones at the end.
+            places = np.array(list(zip_longest(*self.products.monomials, fillvalue=-1)))
+            extended = torch.cat([entries, ones], 1)
+            products = torch.stack([extended[:, place] for place in places]).prod(0)
+        return entries[:, np.concatenate(order)], products
 
 
 def _names(p: cp.Parameter) -> list[str]:

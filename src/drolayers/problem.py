@@ -16,7 +16,7 @@ from drolayers.ambiguity.base import AmbiguitySet, Rows
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import columns
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
-from drolayers.conic.compile import check_constants, compile_program
+from drolayers.conic.compile import check_leaves, compile_program
 from drolayers.conic.elastic import endless
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.second_stage import resolved
@@ -100,7 +100,7 @@ class DecisionProblem:
                     "dro.recourse."
                 )
         if isinstance(cost, cp.Expression):
-            check_constants(cost, self.constraints)
+            check_leaves(cost, self.constraints)
         self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData([*self.parsed.known, *told], self.parsed.products)
@@ -186,8 +186,8 @@ class DecisionProblem:
         """What a user gave, checked; one θ serves all items of known data."""
         flat = self.ambiguity.flat(theta)
         told = self.known_data.given(known, len(flat))
-        batch = max([len(flat), *(len(value) for value in told.values())])
-        flat = flat.expand(batch, -1) if len(flat) == 1 else flat
+        if told and len(flat) == 1:
+            flat = flat.expand(len(next(iter(told.values()))), -1)
         around = self.ambiguity.around(nominal, flat) if self.ambiguity.needs_nominal else None
         features = self.ambiguity.feature_values(flat, around)
         entries, products = self.known_data.feature_values(told, features)
@@ -323,6 +323,7 @@ class DecisionProblem:
         if len(batches) > 1:
             raise ShapeError(f"Decisions and outcomes must have one batch size, not {sorted(batches)}.")
         told = self.known_data.given(known, max(batches, default=1))
+        told, wrong = self.known_data.usable(told) if told else (told, None)
         # Whole numbers are decisions too, but the cost is computed in floating point.
         given = [v for v in (*values.values(), y) if v.is_floating_point()]
         reference = given[0] if given else y.to(torch.get_default_dtype())
@@ -333,7 +334,13 @@ class DecisionProblem:
             return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
 
         parts = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
-        return self._loss({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
+        loss = self._loss({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
+        # Without a derivative there: an item that is masked must not spoil that of others.
+        return (
+            loss
+            if wrong is None
+            else loss.masked_fill(wrong.to(loss.device).view(-1, *[1] * (loss.dim() - 1)), torch.nan)
+        )
 
     def worst_case_cost(
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None

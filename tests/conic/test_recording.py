@@ -9,9 +9,9 @@ import torch
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
-from drolayers.conic.interior.batch import rounded
 from drolayers.conic.interior.torch_algebra import SystemPlan
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.replay import rounded
 from drolayers.conic.solvers.interior import Interior
 from drolayers.status import Status
 from research.problems import Newsvendor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import copy
 from typing import Any
@@ -11,6 +11,7 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 import torch
+from cvxpy.atoms.affine.diag import diag_mat
 from cvxpy.constraints import NonNeg, Zero
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
 
@@ -194,7 +195,28 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
     for parameter in problem.parameters():
         if not any(parameter.id == p.id for p in parameters):
             raise ModelError(f"Parameter {parameter.name()} is used in the problem but is not listed in parameters.")
-    for leaf in (*problem.parameters(), *problem.variables()):
+    check_leaves(problem.objective.expr, problem.constraints)
+    for part in (problem.objective, *problem.constraints):
+        expressions = list(part.args)
+        if not part.is_dcp():
+            raise ModelError(f"Not convex: {_offender(expressions, dpp=False) or part}.")
+        if not part.is_dcp(dpp=True):
+            offender = _offender(expressions, dpp=True)
+            advice = "make what is computed from parameters alone a parameter of its own"
+            if offender is not None and any(arg.variables() and arg.parameters() for arg in offender.args):
+                advice = "write what holds both variables and parameters inside it as a variable of its own, v == x - s"
+            raise ModelError(
+                f"Not DPP (a product of parameters, or a parameter where only constants may stand): "
+                f"{part if offender is None else offender}: {advice}."
+            )
+
+
+def check_leaves(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> None:
+    """Name the first part that holds what has a structure, or a constant that is no number.
+
+    A solver would fail on such a constant and blame something else.
+    """
+    for leaf in (leaf for part in (cost, *constraints) for leaf in (*part.parameters(), *part.variables())):
         variable = isinstance(leaf, cp.Variable)
         taken = _SYMMETRIC if variable and leaf.ndim == 2 else ()
         structure = [a for a in _STRUCTURES if leaf.attributes.get(a) and a not in taken]
@@ -203,20 +225,17 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
             raise ModelError(
                 f"{kind} {leaf.name()} has structure {structure}, which CVXPY rewrites: declare it as a plain array."
             )
-    check_constants(problem.objective.expr, problem.constraints)
-    for part in (problem.objective, *problem.constraints):
-        expressions = list(part.args)
-        if not part.is_dcp():
-            raise ModelError(f"Not convex: {_offender(expressions, dpp=False) or part}.")
-        if not part.is_dcp(dpp=True):
+        held = leaf.attributes.get("bounds") or ()
+        if any(isinstance(end, cp.Expression) for end in held):
             raise ModelError(
-                f"Not DPP (a product of parameters, or a parameter where only constants may stand): "
-                f"{_offender(expressions, dpp=True) or part}."
+                f"Variable {leaf.name()} is declared with bounds that are parameters: constrain it by them."
             )
-
-
-def check_constants(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> None:
-    """Name the first part with a constant that is no number: a solver would fail on it and blame something else."""
+    for node in _nodes([cost, *constraints]):
+        if isinstance(node, diag_mat) and node.parameters() and not node.variables():
+            raise ModelError(
+                f"CVXPY 1.9 miscalculates products with the diagonal {node} of a parameter: make the diagonal a "
+                "parameter of its own."
+            )
     for part in (cost, *constraints):
         if _all_finite(part):
             continue
@@ -226,6 +245,18 @@ def check_constants(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -
             f"The {named} holds NaN or infinity: leave out bounds and pieces that are infinite, and give "
             "finite numbers elsewhere."
         )
+
+
+def _nodes(parts: Sequence[cp.Expression | cp.Constraint]) -> Iterator[cp.Expression | cp.Constraint]:
+    """Everything in some expressions and constraints, once."""
+    seen: set[int] = set()
+    left = list(parts)
+    while left:
+        node = left.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            left += node.args
+            yield node
 
 
 def _all_finite(part: cp.Expression | cp.Constraint) -> bool:

@@ -319,8 +319,7 @@ class _Envelope(torch.autograd.Function):
         (x, z, ok), program = ctx.point, ctx.program
         with torch.no_grad():
             by = torch.where(ok, df, torch.zeros_like(df))[:, None]
-            row, column = residuals.row_index(program.A_indptr).to(x.device), program.A_indices.to(x.device)
-            P_row, P_column = residuals.row_index(program.P_indptr).to(x.device), program.P_indices.to(x.device)
+            row, column, P_row, P_column, *_ = program.on(x.device)
             dA = by * z[:, row] * x[:, column] if ctx.needs_input_grad[5] else torch.zeros_like(by)
             found = (0.5 * by * x[:, P_row] * x[:, P_column], dA, by * x, -by * z, by[:, 0])
         return None, None, None, None, *_once(found, (df, *ctx.saved_tensors))

@@ -16,11 +16,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
+from drolayers.conic.index import Index, once, row_index
 from drolayers.errors import ModelError, ShapeError
 from drolayers.extras import require
 
@@ -85,16 +88,26 @@ class AffineMap:
 
     def __call__(self, features: Float[Tensor, "batch feature"]) -> Float[Tensor, "batch size"]:
         """The values for a batch; a constant map is stored once and expanded, not copied."""
-        constant = self.constant.to(features).expand(features.shape[0], -1)
+        like = self._like(features)
+        constant = like.constant.expand(features.shape[0], -1)
         if not self.varies:
             return constant
-        terms = features[:, self.column.to(features.device)] * self.coefficient.to(features)
-        return constant.index_add(1, self.entry.to(features.device), terms)
+        return constant.index_add(1, like.entry, features[:, like.column] * like.coefficient)
 
     def pull(self, gradient: Float[Tensor, "batch size"], size: int) -> Float[Tensor, "batch feature"]:
         """The gradient with respect to so many features."""
-        terms = gradient[:, self.entry.to(gradient.device)] * self.coefficient.to(gradient)
-        return gradient.new_zeros(len(gradient), size).index_add(1, self.column.to(gradient.device), terms)
+        like = self._like(gradient)
+        terms = gradient[:, like.entry] * like.coefficient
+        return gradient.new_zeros(len(gradient), size).index_add(1, like.column, terms)
+
+    def _like(self, numbers: Tensor) -> AffineMap:
+        """The same on the device of some numbers, and of their type."""
+
+        def copy() -> AffineMap:
+            constant, coefficient = self.constant.to(numbers), self.coefficient.to(numbers)
+            return AffineMap(constant, self.entry.to(numbers.device), self.column.to(numbers.device), coefficient)
+
+        return once(self, (numbers.device, numbers.dtype), copy)
 
 
 @dataclass(frozen=True)
@@ -201,6 +214,22 @@ class ConeProgram:
         # Adding zero turns the minus zero of a negated zero into zero.
         return 0.0 - self.b_map.constant[self.lower_rows], self.b_map.constant[self.upper_rows]
 
+    def on(self, device: torch.device) -> Index:
+        """The indices of this program on a device."""
+
+        def copy() -> Index:
+            entries = row_index(self.A_indptr), self.A_indices, row_index(self.P_indptr), self.P_indices
+            return Index(*(t.to(device) for t in (*entries, self.integers, self.lower_rows, self.upper_rows)))
+
+        return once(self, ("index", device), copy)
+
+    def sides(self) -> tuple[NDArray[np.int64], ...]:
+        """A by rows, as starts and columns, and by columns: the order of its entries, starts and rows."""
+        column = self.A_indices.numpy()
+        order = np.argsort(column, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=self.columns))])
+        return self.A_indptr.numpy(), column, order, starts, row_index(self.A_indptr).numpy()[order]
+
     def values(self, features: Float[Tensor, "batch feature"]) -> Values:
         """The data of a batch of programs, differentiable in the features."""
         self.check(features)
@@ -220,8 +249,8 @@ class ConeProgram:
                     f"The {name} ends of the integer box must have shape {expected}, not {tuple(bound.shape)}."
                 )
         b = values.b.clone()
-        b[:, self.lower_rows.to(b.device)] = -lower.to(b)
-        b[:, self.upper_rows.to(b.device)] = upper.to(b)
+        b[:, self.on(b.device).lower] = -lower.to(b)
+        b[:, self.on(b.device).upper] = upper.to(b)
         return replace(values, b=b)
 
     def check(self, features: Tensor) -> None:

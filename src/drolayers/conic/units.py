@@ -18,20 +18,20 @@ property, and a newsvendor that counts in units of 1e-8 failed under it.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from drolayers.conic.index import once, row_index
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.residuals import row_index
+from drolayers.conic.replay import replayed
 from drolayers.conic.semidefinite import triangle
 from drolayers.conic.squares import NO_BOOST, Boost, products
 
@@ -68,20 +68,17 @@ class Units:
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> tuple[Units, Values]:
         """The units of a batch, and its numbers in them. Where all items share P and A, they go on sharing them."""
-        balance = _balance(program, values.q.device)
-        D, E, boost = balance.constant or balance.factors(values.P, values.A, values.q, values.b)
-        q, b = values.q * D, boost(values.b * E)
-        # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
-        kappa = torch.minimum(_size(q), LOOSE * _typical(q, _middle(q.T)))
-        beta = torch.minimum(_size(b), LOOSE * _typical(b, _middle(b.T, balance.firm)))
-        A = values.A[: len(D)] * E[:, balance.row] * D[:, balance.column]
-        if len(balance.paired):
-            size = boost.size[:, balance.pair]
-            A[:, balance.paired] *= torch.where(balance.side > 0, size, 1.0 / size)
-        P = values.P[: len(D)] * D[:, balance.P_row] * D[:, balance.P_column]
-        batch = len(values)
-        P = P * (beta / kappa) if P.shape[1] else P.expand(batch, -1)
-        return cls(D, E, kappa, beta, boost), Values(P, A.expand(batch, -1), q / kappa, b / beta, values.constant)
+        device = values.q.device
+        balance = once(program, ("balance", device), lambda: _Balance(program, device))
+        batch, numbers = len(values), (values.P, values.A, values.q, values.b)
+        if balance.constant is None:
+            D, E, boost = balance.factors(*numbers)
+            kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers)
+        else:
+            D, E, boost = balance.constant
+            given = (values.P[:1], values.A[:1], values.q, values.b)
+            kappa, beta, P, A, q, b = replayed(program, "units", partial(balance.scaled, D, E, boost), *given)
+        return cls(D, E, kappa, beta, boost), Values(P.expand(batch, -1), A.expand(batch, -1), q, b, values.constant)
 
     @classmethod
     def plain(cls, values: Values) -> tuple[Units, Values]:
@@ -130,12 +127,15 @@ class _Balance:
         self.rows, self.columns = program.rows, program.columns
         # Rows that hold with equality or in a cone; the others may be bounds that never bind.
         cones, number = program.cones, torch.arange(program.rows)
-        self.firm = ((number < cones.zero) | (number >= cones.zero + cones.nonneg)).to(device)
+        firm = (number < cones.zero) | (number >= cones.zero + cones.nonneg)
         # Unknown logarithms: of rows or cones, of columns, of 1/β and of 1/κ.
         by_row = _row_unknowns(program)
         pairs, self.paired, self.pair, self.side = (t.to(device) for t in products(program))
         self.pairs, self.cones = pairs, by_row.shape[1]
-        self.plain = torch.ones(program.rows, dtype=torch.bool, device=device).index_fill(0, pairs.reshape(-1), False)
+        plain = torch.ones(program.rows, dtype=torch.bool).index_fill(0, pairs.reshape(-1).cpu(), False)
+        self.plain, self.firm, self.firm_plain = (
+            chosen.nonzero()[:, 0].to(device) for chosen in (plain, firm, firm[plain])
+        )
         self.first = self.cones + pairs.shape[1]
         # Logarithms of λ: of either sign in the rows of a pair, entry by entry of A.
         nothing = sp.csr_array((program.rows, pairs.shape[1]))
@@ -189,6 +189,21 @@ class _Balance:
         D = u[self.first : self.first + self.columns].exp().T
         return D, (self.rows_of @ u).exp().T, Boost(self.pairs, u[self.cones : self.first].exp().T)
 
+    def scaled(
+        self, D: Tensor, E: Tensor, boost: Boost, P: Tensor, A: Tensor, q: Tensor, b: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """κ and β for given factors, and the numbers in these units."""
+        q, b = q * D, boost(b * E)
+        # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
+        kappa = torch.minimum(_size(q), LOOSE * _typical(q, _middle(q.T)))
+        beta = torch.minimum(_size(b), LOOSE * _typical(b, _middle(b.T, self.firm)))
+        A = A[: len(D)] * E[:, self.row] * D[:, self.column]
+        if len(self.paired):
+            size = boost.size[:, self.pair]
+            A[:, self.paired] *= torch.where(self.side > 0, size, 1.0 / size)
+        P = P[: len(D)] * D[:, self.P_row] * D[:, self.P_column]
+        return kappa, beta, P * (beta / kappa) if P.shape[1] else P, A, q / kappa, b / beta
+
     def _negligible(self, A: Tensor, b: Tensor, q: Tensor, P: Tensor) -> Tensor:
         """Up to which size numbers are what rounding has left of zeros, beside all others of their row and column."""
 
@@ -196,7 +211,7 @@ class _Balance:
             return A.new_zeros(count, A.shape[1]).scatter_reduce(0, index[:, None].expand_as(A), A, "amax")[index]
 
         least = torch.minimum(largest(self.row, self.rows), largest(self.column, self.columns))
-        beside = (BESIDE * _middle(b[self.plain], self.firm[self.plain]), ROUNDING * _middle(q), BESIDE * _middle(P))
+        beside = (BESIDE * _middle(b[self.plain], self.firm_plain), ROUNDING * _middle(q), BESIDE * _middle(P))
         whole = [limit.expand_as(v) for limit, v in zip(beside, (b, q, P), strict=True)]
         # A number in a product is beside the other one of its pair only: a boost takes it to any size.
         product = ROUNDING * (b[self.pairs[0]] + b[self.pairs[1]])
@@ -225,19 +240,6 @@ class _Balance:
             before, power = power, (left * ahead).sum(0)
             direction = ahead + torch.where(before > 0, power / before, torch.zeros_like(power)) * direction
         return u
-
-
-_LOCK = threading.Lock()
-_BALANCES: WeakKeyDictionary[ConeProgram, dict[torch.device, _Balance]] = WeakKeyDictionary()
-
-
-def _balance(program: ConeProgram, device: torch.device) -> _Balance:
-    """What is made once a program."""
-    with _LOCK:
-        known = _BALANCES.setdefault(program, {})
-        if device not in known:
-            known[device] = _Balance(program, device)
-        return known[device]
 
 
 def _row_unknowns(program: ConeProgram) -> sp.csr_array:
@@ -272,15 +274,13 @@ def _typical(vector: Float[Tensor, "batch entry"], middle: Float[Tensor, "1 batc
     return (logs.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)).exp()
 
 
-def _middle(
-    vector: Float[Tensor, "entry batch"], firm: Bool[Tensor, "entry"] | None = None
-) -> Float[Tensor, "1 batch"]:
+def _middle(vector: Float[Tensor, "entry batch"], firm: Int[Tensor, "row"] | None = None) -> Float[Tensor, "1 batch"]:
     """The median size of what is not zero, the larger one of two; nor what rounding has left of zeros in firm rows."""
     sizes = torch.where(vector.isfinite(), vector.abs(), torch.zeros_like(vector))
     if not len(sizes):
         return sizes.new_zeros(1, sizes.shape[1])
     floor = sizes.new_zeros(1, sizes.shape[1])
-    if firm is not None and bool(firm.any()):
+    if firm is not None and len(firm):
         floor = ROUNDING * sizes[firm].amax(0, keepdim=True)
     there = torch.where(sizes > floor, -sizes, torch.full_like(sizes, torch.nan))
     return -there.nanmedian(0, keepdim=True).values.nan_to_num()

@@ -129,15 +129,19 @@ def _tensor(
     firsts = np.concatenate([[0], np.cumsum([parameter.size for parameter in parameters])]).astype(int)
     width, size, count = int(starts[-1]), int(firsts[-1]), sum(expression.size for expression in expressions)
     # Its row is (entry, column) with the entry running fastest and the constant as the last column.
-    tensor = canonInterface.get_problem_matrix(
+    asked = (
         [expression.canonical_form[0] for expression in expressions],
         width,
         {variable.id: int(start) for variable, start in zip(variables, starts, strict=False)},
         {**{p.id: p.size for p in parameters}, CONSTANT_ID: 1},
         {**{p.id: int(first) for p, first in zip(parameters, firsts, strict=False)}, CONSTANT_ID: size},
         count,
-        "COO",
-    ).tocoo()
+    )
+    try:
+        tensor = canonInterface.get_problem_matrix(*asked, "COO").tocoo()
+    except ValueError:
+        # CVXPY 1.9's fast way stumbles over entrywise products of parameters with constants, such as y is here.
+        tensor = canonInterface.get_problem_matrix(*asked, "SCIPY").tocoo()
     tensor.sum_duplicates()
     tensor.eliminate_zeros()
     column, row = np.divmod(tensor.row.astype(np.int64), max(count, 1))
@@ -180,8 +184,8 @@ def _check(expressions: Sequence[cp.Expression], y: Uncertain, known: Sequence[c
     )
     of_known = (
         " and ".join(p.name() for p in known),
-        "known data may be multiplied by decisions and outcomes, but not by other known data: make their product a "
-        "parameter of its own",
+        "known data may be multiplied by decisions and outcomes, not by other known data, and nothing may be divided "
+        "by it, so make the product or quotient a parameter of its own",
         {y.id: np.ones(y.shape)},
     )
     for name, advice, fixed in (of_y, of_known) if known else (of_y,):

@@ -192,6 +192,13 @@ class _Lowering:
 
     def _epigraph(self, node: cp.Expression) -> cp.Variable:
         """A fresh variable for a non-affine function of the decision."""
+        if node.is_affine():
+            # CVXPY takes it for a constant, or a multiple of one, whose sign and slope it does not ask for.
+            names = " and ".join(p.name() for p in node.parameters())
+            raise ModelError(
+                f"The part {shorten(node)} of the cost is not affine in {names}: make what it computes from known data "
+                "alone (a product, a quotient, a function) a parameter of its own."
+            )
         variable = cp.Variable(node.shape, name=f"epigraph_{len(self.result.epigraphs)}")
         self.result.epigraphs.append(Epigraph(variable, node))
         return variable

@@ -152,12 +152,19 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
     recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight)
 
+    forbidden = table.take(np.arange(ends[1], ends[2]))
+    # Rows that were multiplied by known data once more have left products behind.
+    rows = [pieces, remainder, forbidden, *(rule.rhs for rule in recourses)]
+    needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
+    needed = needed[needed >= width].astype(np.int64)
+    products = products.take(needed - width)
+
     kept, restored = _restore(lowered.epigraphs, pieces, remainder, products, _length(decisions))
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
     columns = np.concatenate([np.arange(_length(decisions)), *places])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
     products = products.over(columns)
-    columns = np.concatenate([columns, width + np.arange(len(products))])
+    columns = np.concatenate([columns, needed])
     pieces, remainder = pieces.keep_columns(columns), remainder.keep_columns(columns)
     x = stack(variables, products)
     sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
@@ -176,7 +183,7 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
         constraints=tuple(epigraph.constraint for epigraph, _ in kept),
         pieces=pieces,
         term=term,
-        forbidden=_nonzero_rows(table.take(np.arange(ends[1], ends[2])).keep_columns(columns)),
+        forbidden=_nonzero_rows(forbidden.keep_columns(columns)),
         recourses=tuple(
             RuleRecourse(rule.weight, rule.q, rule.W, rule.rhs.keep_columns(columns)) for rule in recourses
         ),
@@ -217,7 +224,7 @@ def _check(cost: cp.Expression, y: Uncertain) -> None:
             part = culprits[0]
         sign = (
             f" (where a convex function of the decision is multiplied by {y.name()}, the support must be nonnegative; "
-            "known data that multiplies one is declared with cp.Parameter(nonneg=True))"
+            "known data that multiplies one, or a maximum, is declared with cp.Parameter(nonneg=True))"
         )
         raise ModelError(
             f"The cost is not convex in the decision by CVXPY's rules because of {shorten(part)}: "
@@ -266,8 +273,8 @@ def _markers(
     if (some.factor >= 0).any():
         node = lowered.rules[int(some.column[some.factor >= 0].min()) - inner].node
         raise ModelError(
-            f"{shorten(node)} is handled by a decision rule and is multiplied by known data: multiply the costs of the "
-            "second stage instead."
+            f"{shorten(node)} is handled by a decision rule and is multiplied by known data: reduce the "
+            "second stage or use method='vertices'."
         )
     weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(rows, outer - inner))
     return entries[~of_rule], weight

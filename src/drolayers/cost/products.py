@@ -55,6 +55,12 @@ class Products:
         """The columns as an expression of the variables' stack."""
         return cp.multiply(self.parameter[self.monomial], cp.hstack([stack, 1.0])[self.column])
 
+    def take(self, places: np.ndarray) -> Products:
+        """Some of the columns."""
+        used, monomial = np.unique(self.monomial[places], return_inverse=True)
+        names = tuple(self.monomials[k] for k in used)
+        return Products(names, monomial.reshape(-1), self.column[places], self.ranges)
+
     def over(self, kept: np.ndarray) -> Products:
         """The same over the variables' columns that are kept."""
         place = np.full(max(int(kept.max(initial=-1)), int(self.column.max(initial=-1))) + 2, -1)
@@ -212,7 +218,7 @@ class _Unfolding:
         if not low >= 0:
             raise ModelError(
                 f"The maximum {self.describe(f)} is multiplied by known data that may be negative: declare the "
-                "parameter with nonneg=True, or with bounds."
+                "parameter with nonneg=True."
             )
 
     def _numbered(self, owners: list[tuple[int, int]]) -> MaxSystem:

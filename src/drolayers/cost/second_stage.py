@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import cvxpy as cp
 import numpy as np
@@ -156,9 +157,14 @@ class _Data:
         return [variable for _, variable in self.parts.values()]
 
     def combined(self, matrix: np.ndarray) -> cp.Expression:
-        """The matrix times (d, 1)."""
-        stack = [cp.vec(part, order="F") for part, _ in self.parts.values()]
-        return cp.Constant(sp.csr_array(np.atleast_2d(matrix))) @ cp.hstack([*stack, cp.Constant(np.ones(1))])
+        """The matrix times (d, 1), without parts that count nothing: known data there would stand in products."""
+        matrix = np.atleast_2d(matrix)
+        ends = np.cumsum([0, *(variable.size for variable in self.variables)])
+        columns = [np.arange(a, b) for a, b in pairwise(ends)]
+        used = [(part, k) for (part, _), k in zip(self.parts.values(), columns, strict=True) if matrix[:, k].any()]
+        stack = [cp.vec(part, order="F") for part, _ in used]
+        kept = matrix[:, np.concatenate([*(k for _, k in used), ends[-1:]])]
+        return cp.Constant(sp.csr_array(kept)) @ cp.hstack([*stack, cp.Constant(np.ones(1))])
 
     def cut(self, node: cp.Expression) -> cp.Expression:
         """The expression without its data."""

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from drolayers.conic.index import once
 from drolayers.integer.components import Components
 from drolayers.integer.tables import Tables
 from drolayers.integer.tree import ranks
@@ -61,8 +62,10 @@ class Bounds:
         batch, device = len(linear), linear.device
         self.tables, self.constant, self.linear = tables, constant, linear
         self.capacity, self.corrections = capacity, corrections if components.count > 2 else 0
-        self.owner, self.column, self.pairs_of = (
-            torch.from_numpy(a).to(device) for a in (*components.pair, components.pairs_of)
+        self.owner, self.column, self.pairs_of = once(
+            components,
+            ("pairs", device),
+            lambda: [torch.from_numpy(a).to(device) for a in (*components.pair, components.pairs_of)],
         )
         self.components, self.work = components.count, _WORK.get(device.type, 200_000_000)
         self.count = torch.zeros(batch, dtype=torch.int64, device=device)

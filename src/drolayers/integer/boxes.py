@@ -24,7 +24,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.conic.residuals import products, row_index
+from drolayers.conic.index import once
+from drolayers.conic.residuals import products
 from drolayers.integer.components import Components
 from drolayers.integer.multipliers import Multipliers
 from drolayers.status import Status, usable
@@ -133,7 +134,7 @@ class Boxes:
     def _adopt(self, item: Tensor, point: Tensor, solved: Solved) -> Solved:
         """One call of the engine."""
         values = self.program.within(self.values[item], point, point)
-        x = solved.primal.index_copy(1, self.program.integers.to(item.device), point.to(solved.primal.dtype))
+        x = solved.primal.index_copy(1, self.program.on(item.device).integers, point.to(solved.primal.dtype))
         found = replace(self.engine, rescue=None).adopt(self.program, values, x, solved.dual)
         sure = found.ok & (found.residual <= ADOPTED)
         status = torch.where(sure, found.status, int(Status.FAILED))
@@ -162,17 +163,24 @@ class Boxes:
         Px, _, Az = products(program, values, x, z)
         # The bounds of integer columns touch no continuous column.
         defect = (values.q + Px + Az).abs() * (2.0 * x.abs() + x.abs().amax(1, keepdim=True))
-        inside, own = (torch.from_numpy(np.flatnonzero(part >= 0)).to(device) for part in (parts.row, parts.column))
-        of_row, of_column = (torch.from_numpy(part[part >= 0]).to(device) for part in (parts.row, parts.column))
+        inside, own, of_row, of_column, entry, pair, row = once(
+            parts, ("bounds", device), lambda: _bound_index(program, parts, device)
+        )
         share = x.new_zeros(x.shape[0], parts.count)
         share = share.index_add(1, of_row, -(values.b * z)[:, inside]).index_add(1, of_column, -defect[:, own])
-        entry, pair = (torch.from_numpy(a).to(device) for a in (parts.entry, parts.entry_pair))
-        row = row_index(program.A_indptr).to(device)[entry]
         weight = x.new_zeros(x.shape[0], parts.pair[0].size).index_add(1, pair, values.A[:, entry] * z[:, row])
         if program.quadratic:
             share[:, 0] -= 0.5 * (Px * x).sum(1)
-            weight += Px[:, program.integers.to(device)]
+            weight += Px[:, program.on(device).integers]
         return share, weight
+
+
+def _bound_index(program: ConeProgram, parts: Components, device: torch.device) -> tuple[Tensor, ...]:
+    """Rows and columns of components, which those are, and the entries in integer columns with their pairs and rows."""
+    sides = (parts.row, parts.column)
+    arrays = (*(np.flatnonzero(s >= 0) for s in sides), *(s[s >= 0] for s in sides), parts.entry, parts.entry_pair)
+    found = [torch.from_numpy(a).to(device) for a in arrays]
+    return *found, program.on(device).row[found[4]]
 
 
 def padded(size: int) -> int:

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from drolayers.conic import ConeProgram
+from drolayers.conic.index import once
 
 Array = np.ndarray
 
@@ -43,6 +44,11 @@ class Components:
 
     @classmethod
     def of(cls, program: ConeProgram) -> Components:
+        """Those of a program, looked for once."""
+        return once(program, "components", lambda: cls._found(program))
+
+    @classmethod
+    def _found(cls, program: ConeProgram) -> Components:
         """Look at the pattern of a program."""
         rows, columns, integers = program.rows, program.columns, program.integers.numel()
         entry_row = np.repeat(np.arange(rows), np.diff(program.A_indptr.numpy()))
@@ -87,6 +93,10 @@ class Components:
 
     def without(self, known: Array) -> Components:
         """The same without the components that are known otherwise."""
+        return once(self, known.tobytes(), lambda: self._without(known)) if known.size else self
+
+    def _without(self, known: Array) -> Components:
+        """As it says."""
         name = np.cumsum(~np.isin(np.arange(self.count), known)) - 1
         name[known] = -1
         keep = name[self.pair[0]] >= 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
+from drolayers.conic.index import once
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items
@@ -32,6 +34,9 @@ TOLERANCE = 1e-7
 
 _WORK = 4_000_000
 """Numbers in the largest temporary tensor."""
+
+_PATTERNS = 16
+"""Patterns of signs of one program that are remembered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,68 +61,34 @@ class Screen:
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> Screen:
-        """Look at the rows once; matrices that all items share are looked at once for all."""
-        A = values.A.detach().cpu().numpy()
-        A = A[:1] if values.A.stride(0) == 0 else A
-        b = values.b.detach().cpu().numpy()
-        cones, rows = program.cones, program.rows
-        entry_row = np.repeat(np.arange(rows), np.diff(program.A_indptr.numpy()))
-        entry_column = program.A_indices.numpy()
-        present = (A != 0).any(0)
-        integer = np.zeros(program.columns, dtype=bool)
-        integer[program.integers.numpy()] = True
-        linear = cones.zero + cones.nonneg
-        block = _blocks(program)
-        alive = _essential(program, A, present, entry_row, entry_column, integer, block)
-
-        ours = np.concatenate([program.lower_rows.numpy(), program.upper_rows.numpy()])
-        own_bound = np.zeros(rows, dtype=bool)
-        own_bound[ours] = True
-        kept = present & alive[entry_row]
-        has_integer = _any(entry_row[kept & integer[entry_column]], rows)
-        continuous = kept & ~integer[entry_column]
-        count = np.bincount(entry_row[continuous], minlength=rows)
-        is_bound = alive & (count == 1) & ~has_integer & (np.arange(rows) >= cones.zero) & (np.arange(rows) < linear)
-        low, high = _column_bounds(program.columns, A, b, entry_row, entry_column, continuous & is_bound[entry_row])
-        uses = np.bincount(entry_column[continuous & ~is_bound[entry_row]], minlength=program.columns)
-        shared_row = _any(entry_row[continuous & (uses[entry_column] > 1)], rows)
-        checked = alive & (np.arange(rows) < linear) & ~shared_row & ~is_bound & ~own_bound
-        # Cones of integer columns alone are evaluated, the others are the engine's.
-        pure = ~np.isin(block, block[count > 0]) & alive & (np.arange(rows) >= linear)
-        second_order = np.arange(rows) < linear + sum(cones.soc)
-        cone_rows = pure & second_order
-        open_rows = alive & ~checked & ~is_bound & ~own_bound & ~cone_rows
-        mixed = has_integer & open_rows
-        if mixed.any():
-            mixed = np.isin(block, block[mixed]) & open_rows
-
-        index = np.flatnonzero(checked)
-        least, most = _ranges(rows, A, entry_row, entry_column, continuous, low, high)
-        matrix, position = _dense(program, A, entry_row, entry_column, integer, checked | cone_rows)
-        least, most = least[:, index], most[:, index]
-        rhs = b[:, index]
-        upper = rhs - least
-        lower = np.where(index < cones.zero, rhs - most, -np.inf)
-        scale = 1.0 + np.abs(rhs)
-        # Each cone with the rows of its matrix and of its right-hand side.
-        heads = [np.flatnonzero(cone_rows & (block == k)) for k in np.unique(block[cone_rows])]
-
-        def tensor(array: Array) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(values.b.device)
-
-        parts = tuple((tensor(matrix[:, position[h]]), tensor(b[:, h])) for h in heads)
-        empty = (low > high + TOLERANCE * (1.0 + np.abs(high))).any(1)
+        """Evaluate the rows; matrices that all items share are looked at once for all."""
+        A, b = values.A.detach(), values.b.detach()
+        A = A[:1] if A.stride(0) == 0 else A
+        # What rows are for depends on the signs of the numbers alone.
+        signs = torch.stack([(A != 0).any(0), (A < 0).all(0), (A > 0).all(0)]).cpu().numpy()
+        known: dict[bytes, _Roles] = once(program, ("roles", b.device), dict)
+        if len(known) > _PATTERNS:
+            known.clear()
+        key = signs.tobytes()
+        roles = known[key] = known.get(key) or _Roles.of(program, signs, b.device)
+        low, high = roles.column_bounds(program.columns, A, b)
+        least, most = roles.ranges(A, low, high)
+        matrix = A.new_zeros(len(A), roles.wanted, program.integers.numel())
+        matrix[:, roles.dense[1], roles.dense[2]] = A[:, roles.dense[0]]
+        rhs = b[:, roles.checked]
+        empty = (low > high + TOLERANCE * (1.0 + high.abs())).any(1)
+        below, above = program.on(b.device).lower, program.on(b.device).upper
         return cls(
-            complete=not open_rows.any(),
-            common=not mixed.any(),
-            _lower=tensor(-b[:, program.lower_rows.numpy()]),
-            _upper=tensor(b[:, program.upper_rows.numpy()]),
-            _matrix=tensor(matrix[:, position[index]]),
-            _least=tensor(lower),
-            _most=tensor(upper),
-            _scale=tensor(scale),
-            _cones=parts,
-            _consistent=tensor(~np.broadcast_to(empty, b.shape[:1])),
+            complete=roles.complete,
+            common=roles.common,
+            _lower=-b[:, below],
+            _upper=b[:, above],
+            _matrix=matrix[:, roles.position],
+            _least=torch.where(roles.equal, rhs - most, -torch.inf),
+            _most=rhs - least,
+            _scale=1.0 + rhs.abs(),
+            _cones=tuple((matrix[:, position], b[:, rows]) for position, rows in roles.cones),
+            _consistent=~empty,
         )
 
     def passes(self, item: Int[Tensor, "point"], points: Tensor) -> Bool[Tensor, "point"]:
@@ -245,6 +216,104 @@ def admits(boxes: Boxes, item: Int[Tensor, "point"], points: Float[Tensor, "poin
     return feasible
 
 
+@dataclass(frozen=True, eq=False)
+class _Roles:
+    """What the rows of a program are for, where its numbers have certain signs.
+
+    Args:
+        complete: as of ``Screen``.
+        common: as of ``Screen``.
+        bounds: entries that bound a continuous column, with their rows and columns.
+        checked: linear rows that are evaluated.
+        equal: which of them hold with equality.
+        ranged: their entries in continuous columns, which of them those stand in, and the columns.
+        wanted: number of rows that are evaluated, those of cones included.
+        dense: their entries in integer columns, with the number of the row among them and of the integer.
+        position: the numbers of those that are checked.
+        cones: for each cone the numbers of its rows, and the rows.
+    """
+
+    complete: bool
+    common: bool
+    bounds: tuple[Tensor, Tensor, Tensor]
+    checked: Int[Tensor, "row"]
+    equal: Bool[Tensor, "row"]
+    ranged: tuple[Tensor, Tensor, Tensor]
+    wanted: int
+    dense: tuple[Tensor, Tensor, Tensor]
+    position: Int[Tensor, "row"]
+    cones: tuple[tuple[Tensor, Tensor], ...]
+
+    @classmethod
+    def of(cls, program: ConeProgram, signs: Array, device: torch.device) -> _Roles:
+        """Look at the pattern, given where numbers are not zero in some item, and negative or positive in all."""
+        present, negative, positive = signs
+        cones, rows = program.cones, program.rows
+        number, entry_column = np.arange(rows), program.A_indices.numpy()
+        entry_row = np.repeat(number, np.diff(program.A_indptr.numpy()))
+        integer = np.zeros(program.columns, dtype=bool)
+        integer[program.integers.numpy()] = True
+        linear = cones.zero + cones.nonneg
+        block = _blocks(program)
+        alive = _essential(program, present, negative, positive, entry_row, entry_column, integer, block)
+
+        own_bound = _any(np.concatenate([program.lower_rows.numpy(), program.upper_rows.numpy()]), rows)
+        kept = present & alive[entry_row]
+        has_integer = _any(entry_row[kept & integer[entry_column]], rows)
+        continuous = kept & ~integer[entry_column]
+        count = np.bincount(entry_row[continuous], minlength=rows)
+        is_bound = alive & (count == 1) & ~has_integer & (number >= cones.zero) & (number < linear)
+        uses = np.bincount(entry_column[continuous & ~is_bound[entry_row]], minlength=program.columns)
+        shared_row = _any(entry_row[continuous & (uses[entry_column] > 1)], rows)
+        checked = alive & (number < linear) & ~shared_row & ~is_bound & ~own_bound
+        # Cones of integer columns alone are evaluated, the others are the engine's.
+        pure = ~np.isin(block, block[count > 0]) & alive & (number >= linear)
+        cone_rows = pure & (number < linear + sum(cones.soc))
+        open_rows = alive & ~checked & ~is_bound & ~own_bound & ~cone_rows
+        mixed = has_integer & open_rows
+        if mixed.any():
+            mixed = np.isin(block, block[mixed]) & open_rows
+
+        index, wanted = np.flatnonzero(checked), checked | cone_rows
+        nth, position, place = (np.cumsum(chosen) - 1 for chosen in (checked, wanted, integer))
+        bounds = np.flatnonzero(continuous & is_bound[entry_row])
+        ranged = np.flatnonzero(continuous & checked[entry_row])
+        dense = np.flatnonzero(wanted[entry_row] & integer[entry_column])
+        heads = [np.flatnonzero(cone_rows & (block == k)) for k in np.unique(block[cone_rows])]
+
+        def tensors(*arrays: Array) -> Any:
+            return tuple(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays)
+
+        return cls(
+            complete=not open_rows.any(),
+            common=not mixed.any(),
+            bounds=tensors(bounds, entry_row[bounds], entry_column[bounds]),
+            checked=tensors(index)[0],
+            equal=tensors(index < cones.zero)[0],
+            ranged=tensors(ranged, nth[entry_row[ranged]], entry_column[ranged]),
+            wanted=int(wanted.sum()),
+            dense=tensors(dense, position[entry_row[dense]], place[entry_column[dense]]),
+            position=tensors(position[index])[0],
+            cones=tuple(tensors(position[h], h) for h in heads),
+        )
+
+    def column_bounds(self, columns: int, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The interval of every continuous column from rows that hold it alone."""
+        entry, row, column = self.bounds
+        a, far = A[:, entry], b.new_full((len(b), columns), torch.inf)
+        end = b[:, row] / a
+        at = column.expand_as(end)
+        high = far.scatter_reduce(1, at, torch.where(a > 0, end, torch.inf), "amin")
+        return (-far).scatter_reduce(1, at, torch.where(a < 0, end, -torch.inf), "amax"), high
+
+    def ranges(self, A: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest and largest value of the continuous part of every row that is checked."""
+        entry, row, column = self.ranged
+        a, none = A[:, entry], low.new_zeros(len(low), len(self.checked))
+        ends = [(a * end[:, column]).masked_fill(a == 0, 0.0) for end in (low, high)]
+        return none.index_add(1, row, torch.minimum(*ends)), none.index_add(1, row, torch.maximum(*ends))
+
+
 def _blocks(program: ConeProgram) -> Array:
     """The cone that each row belongs to; linear rows are cones of their own."""
     cones = program.cones
@@ -254,7 +323,14 @@ def _blocks(program: ConeProgram) -> Array:
 
 
 def _essential(
-    program: ConeProgram, A: Array, present: Array, row: Array, column: Array, integer: Array, block: Array
+    program: ConeProgram,
+    present: Array,
+    negative: Array,
+    positive: Array,
+    row: Array,
+    column: Array,
+    integer: Array,
+    block: Array,
 ) -> Array:
     """Rows that remain when columns which can be raised (or lowered) for ever have satisfied all of theirs."""
     cones, rows = program.cones, program.rows
@@ -263,7 +339,7 @@ def _essential(
     raisable[cones.zero : linear] = True
     if cones.soc:
         raisable[linear + np.cumsum((0, *cones.soc[:-1]))] = True
-    up, down = (raisable[row] & side.all(0) for side in (A < 0, A > 0))
+    up, down = (raisable[row] & side for side in (negative, positive))
     alive = np.ones(rows, dtype=bool)
     while True:
         live = present & alive[row] & ~integer[column]
@@ -272,42 +348,6 @@ def _essential(
         if not lifting.any():
             return alive
         alive &= ~np.isin(block, block[row[live & lifting[column]]])
-
-
-def _column_bounds(columns: int, A: Array, b: Array, row: Array, column: Array, chosen: Array) -> tuple[Array, Array]:
-    """The interval of every continuous column from rows that hold it alone."""
-    low, high = np.full((b.shape[0], columns), -np.inf), np.full((b.shape[0], columns), np.inf)
-    a, j = A[:, chosen], column[chosen]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        end = b[:, row[chosen]] / a
-    np.minimum.at(high.T, j, np.where(a > 0, end, np.inf).T)
-    np.maximum.at(low.T, j, np.where(a < 0, end, -np.inf).T)
-    return low, high
-
-
-def _ranges(
-    rows: int, A: Array, row: Array, column: Array, continuous: Array, low: Array, high: Array
-) -> tuple[Array, Array]:
-    """The smallest and largest value of the continuous part of every row."""
-    a, j = A[:, continuous], column[continuous]
-    with np.errstate(invalid="ignore"):
-        ends = np.stack([a * low[:, j], a * high[:, j]])
-    ends = np.where(np.broadcast_to(a == 0, ends.shape), 0.0, ends)
-    least, most = (np.zeros((ends.shape[1], rows)) for _ in range(2))
-    for total, part in ((least, ends.min(0)), (most, ends.max(0))):
-        np.add.at(total.T, row[continuous], part.T)
-    return least, most
-
-
-def _dense(
-    program: ConeProgram, A: Array, row: Array, column: Array, integer: Array, wanted: Array
-) -> tuple[Array, Array]:
-    """The integer columns of some rows, dense (one matrix, or one an item), and where each row stands in it."""
-    place, position = np.cumsum(integer) - 1, np.cumsum(wanted) - 1
-    chosen = wanted[row] & integer[column]
-    dense = np.zeros((A.shape[0], int(wanted.sum()), program.integers.numel()))
-    dense[:, position[row[chosen]], place[column[chosen]]] = A[:, chosen]
-    return dense, position
 
 
 def _any(rows: Array, size: int) -> Array:

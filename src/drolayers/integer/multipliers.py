@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
+from drolayers.conic.index import once
 
 Array = np.ndarray
 
@@ -45,49 +46,19 @@ class Multipliers:
 
     @classmethod
     def of(cls, program: ConeProgram, values: Values) -> Multipliers:
-        """Look at the pattern of a program, and at the slacks of its rows of integers."""
-        cones, rows, device = program.cones, program.rows, values.q.device
-        indptr, column = program.A_indptr.numpy(), program.A_indices.numpy()
-        entry_row, entries = np.repeat(np.arange(rows), np.diff(indptr)), np.diff(indptr)
-        place = np.full(program.columns, -1)
-        place[program.integers.numpy()] = np.arange(program.integers.numel())
-        continuous = np.bincount(entry_row[place[column] < 0], minlength=rows)
-        linear, sizes = cones.zero + cones.nonneg, np.array(cones.soc, dtype=np.int64)
-        first = linear + np.cumsum(sizes) - sizes
-        table = first[:, None] + 1 + np.arange(sizes.max(initial=1) - 1)
-        table = np.where(table < (first + sizes)[:, None], table, rows)
-        whole = np.append((entries > 0) & (continuous == 0), False)
-        kept = whole[table].any(1)
-        table = table[kept]
-        # The one entry of rows that have one, in a continuous column; each column gives to one bound only.
-        alone = np.flatnonzero((entries == 1) & (continuous == 1))
-        tails, bounds = alone[np.isin(alone, table)], alone[(alone >= cones.zero) & (alone < linear)]
-        _, one, other = np.intersect1d(column[indptr[tails]], column[indptr[bounds]], return_indices=True)
-        row, bound = tails[one], bounds[other]
-        index = [torch.from_numpy(a).to(device) for a in (first[kept], table, row, bound, indptr[row], indptr[bound])]
-        sign = cls._sign(
-            program, values, np.flatnonzero(whole[:-1] & np.isin(np.arange(rows), table)), entry_row, place
+        """Look at the pattern of a program, once, and at the slacks of its rows of integers."""
+        device = values.q.device
+        head, tail, row, bound, row_entry, bound_entry, at, own, integer, listed = once(
+            program, ("multipliers", device), lambda: _pattern(program, device)
         )
-        head, tail, rows_of, bound_of, *entry = index
-        return cls(head, tail, sign[:, tail], rows_of, bound_of, (entry[0], entry[1]))
-
-    @staticmethod
-    def _sign(
-        program: ConeProgram, values: Values, chosen: Array, entry_row: Array, place: Array
-    ) -> Float[Tensor, "batch row+1"]:
-        """The sign of the slack of some rows of integers in the box of every item, where it has one."""
-        device, entry = values.q.device, np.flatnonzero(np.isin(entry_row, chosen))
-        at, own, integer = (
-            torch.from_numpy(a).to(device) for a in (entry, entry_row[entry], place[program.A_indices.numpy()[entry]])
-        )
-        lower, upper = -values.b[:, program.lower_rows.to(device)], values.b[:, program.upper_rows.to(device)]
-        ends = values.A[:, at] * lower[:, integer], values.A[:, at] * upper[:, integer]
+        below, above = program.on(device).lower, program.on(device).upper
+        # The sign of the slack of rows of integers in the box of every item, where it has one.
+        lower, upper = -values.b[:, below[integer]], values.b[:, above[integer]]
+        ends = values.A[:, at] * lower, values.A[:, at] * upper
         least = values.b.index_add(1, own, -torch.maximum(*ends))
         most = values.b.index_add(1, own, -torch.minimum(*ends))
-        sign = (least >= 0).to(least.dtype) - (most <= 0).to(least.dtype)
-        listed = torch.zeros(program.rows, dtype=torch.bool, device=device)
-        listed[torch.from_numpy(chosen).to(device)] = True
-        return torch.nn.functional.pad(sign * listed, (0, 1))
+        sign = torch.nn.functional.pad(((least >= 0).to(least.dtype) - (most <= 0).to(least.dtype)) * listed, (0, 1))
+        return cls(head, tail, sign[:, tail], row, bound, (row_entry, bound_entry))
 
     def enlarged(
         self, values: Values, item: Int[Tensor, "box"], z: Float[Tensor, "box row"]
@@ -110,5 +81,31 @@ class Multipliers:
         along = torch.where(moved & (sign * tail < 0), tail, 0.0)
         size = along.norm(dim=2, keepdim=True)
         along = torch.where(size > 1e-6 * room, along / size, -sign / sign.abs().sum(2, keepdim=True).sqrt())
-        z[:, self.tail.reshape(-1)] = torch.where(moved, room * along, tail).reshape(len(z), -1)
+        z[:, self.tail.reshape(-1)] = torch.where(moved, room * along, tail).flatten(1)
         return z[:, :-1]
+
+
+def _pattern(program: ConeProgram, device: torch.device) -> tuple[Tensor, ...]:
+    """What the pattern tells: the arguments of ``Multipliers`` but signs, and entries of the rows that may have one."""
+    cones, rows = program.cones, program.rows
+    indptr, column = program.A_indptr.numpy(), program.A_indices.numpy()
+    entry_row, entries = np.repeat(np.arange(rows), np.diff(indptr)), np.diff(indptr)
+    place = np.full(program.columns, -1)
+    place[program.integers.numpy()] = np.arange(program.integers.numel())
+    continuous = np.bincount(entry_row[place[column] < 0], minlength=rows)
+    linear, sizes = cones.zero + cones.nonneg, np.array(cones.soc, dtype=np.int64)
+    first = linear + np.cumsum(sizes) - sizes
+    table = first[:, None] + 1 + np.arange(sizes.max(initial=1) - 1)
+    table = np.where(table < (first + sizes)[:, None], table, rows)
+    whole = np.append((entries > 0) & (continuous == 0), False)
+    kept = whole[table].any(1)
+    table = table[kept]
+    # The one entry of rows that have one, in a continuous column; each column gives to one bound only.
+    alone = np.flatnonzero((entries == 1) & (continuous == 1))
+    tails, bounds = alone[np.isin(alone, table)], alone[(alone >= cones.zero) & (alone < linear)]
+    _, one, other = np.intersect1d(column[indptr[tails]], column[indptr[bounds]], return_indices=True)
+    row, bound = tails[one], bounds[other]
+    listed = whole[:-1] & np.isin(np.arange(rows), table)
+    entry = np.flatnonzero(listed[entry_row])
+    arrays = (first[kept], table, row, bound, indptr[row], indptr[bound], entry, entry_row[entry], place[column[entry]])
+    return tuple(torch.from_numpy(a).to(device) for a in (*arrays, listed))

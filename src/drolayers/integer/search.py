@@ -53,7 +53,7 @@ class Search:
         tables = Tables.of(program, values, components)
         components = components.without(tables.component)
         self.boxes = Boxes(settings.engine, program, values, settings.memory, components)
-        self.screen, self.integers = Screen.of(program, values), program.integers.to(device)
+        self.screen, self.integers = Screen.of(program, values), program.on(device).integers
         self.bounds = Bounds(components, tables, values.constant, values.q[:, self.integers])
         # Where tables hold all integers, bounds are trusted to say where to look, for so many solves of an item.
         self.modelled, self.trust = not bool(tables.free.any()), 16 + 8 * count
@@ -69,7 +69,7 @@ class Search:
         random = torch.Generator().manual_seed(0)
         self.key = torch.randint(-(2**62), 2**62, (1 + self.integers.shape[0],), generator=random).to(device)
         self.unsettled = torch.full_like(values.constant, torch.inf)
-        low, high = (values.b[:, rows.to(device)] for rows in (program.lower_rows, program.upper_rows))
+        low, high = (values.b[:, rows] for rows in (program.on(device).lower, program.on(device).upper))
         low, high = torch.ceil(-low - 1e-9), torch.floor(high + 1e-9)
         # Boxes are copied often, and most integers are binary: a quarter of the bytes is a quarter of the time.
         low, high = (torch.where(good[:, None], end, 0.0) for end in (low, high))

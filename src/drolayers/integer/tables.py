@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
+from drolayers.conic.index import once
 from drolayers.integer.components import Components
 
 Array = np.ndarray
@@ -45,28 +46,21 @@ class Tables:
     @classmethod
     def of(cls, program: ConeProgram, values: Values, components: Components, states: int = 64) -> Tables:
         """Tables for as many integers as possible, of at most so many states each."""
-        A = values.A.cpu().numpy()
-        A = A[:1] if values.A.stride(0) == 0 else A
+        few = once(components, ("few", states), lambda: _few(program, components, states))
+        integers = program.integers.numel()
+        if not few:
+            return cls._padded([], len(values), np.ones(integers, dtype=bool), values.q.device)
+        A = (values.A[:1] if values.A.stride(0) == 0 else values.A).cpu().numpy()
         b, q = values.b.cpu().numpy(), values.q.cpu().numpy()
-        lower, upper = (end.numpy().astype(np.int64) for end in program.integer_bounds)
-        owner, integer = components.pair
-        width = np.bincount(components.column[components.column >= 0], minlength=components.count)
-        taken = np.zeros(lower.size, dtype=bool)
+        taken = np.zeros(integers, dtype=bool)
         found: list[tuple[int, Array, Array, Array]] = []
-        # Larger tables first: they know more.
-        sizes = np.bincount(owner, minlength=components.count)
-        for component in np.argsort(-sizes, kind="stable"):
-            columns = integer[owner == component]
-            if not columns.size or width[component] > 1 or taken[columns].any():
+        for component, columns, grid in few:
+            if taken[columns].any():
                 continue
-            if np.prod((upper - lower + 1.0)[columns]) > states:
-                continue
-            axes = [np.arange(lower[j], upper[j] + 1) for j in columns]
-            grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, columns.size)
-            worth = _worth(program, components, int(component), A, b, q, columns, grid)
+            worth = _worth(program, components, component, A, b, q, columns, grid)
             if worth is not None:
                 taken[columns] = True
-                found.append((int(component), columns, grid, worth))
+                found.append((component, columns, grid, worth))
         return cls._padded(found, b.shape[0], ~taken, values.q.device)
 
     @classmethod
@@ -101,13 +95,30 @@ class Tables:
     def write(self, point: Tensor, entry: Float[Tensor, "box table place"]) -> Tensor:
         """Points with what belongs to tables."""
         wide = torch.cat([point, point[:, :1]], 1)
-        wide[:, self.column.reshape(-1)] = entry.reshape(len(entry), -1).to(point.dtype)
+        wide[:, self.column.reshape(-1)] = entry.flatten(1).to(point.dtype)
         return wide[:, :-1]
 
 
 def _with_zero(columns: Tensor) -> Tensor:
     """One column of zeros more, for padding to point at."""
     return torch.nn.functional.pad(columns, (0, 1))
+
+
+def _few(program: ConeProgram, components: Components, states: int) -> list[tuple[int, Array, Array]]:
+    """Components of one continuous column at most and few states, with their integers and those states."""
+    lower, upper = (end.numpy().astype(np.int64) for end in program.integer_bounds)
+    owner, integer = components.pair
+    width = np.bincount(components.column[components.column >= 0], minlength=components.count)
+    # Larger tables first: they know more.
+    sizes = np.bincount(owner, minlength=components.count)
+    found: list[tuple[int, Array, Array]] = []
+    for component in np.argsort(-sizes, kind="stable"):
+        columns = integer[owner == component]
+        if columns.size and width[component] <= 1 and np.prod((upper - lower + 1.0)[columns]) <= states:
+            axes = [np.arange(lower[j], upper[j] + 1) for j in columns]
+            grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, columns.size)
+            found.append((int(component), columns, grid))
+    return found
 
 
 def _worth(

@@ -101,4 +101,4 @@ def _usable(program: ConeProgram, solution: Solution, points: Tensor) -> tuple[T
     """Primal points and objectives with zeros where there is no solution, and integers exactly as fixed."""
     primal, objective = placeholders(solution.primal, solution.ok), placeholders(solution.objective, solution.ok)
     # Fixed columns are integral to the solver's accuracy only, and do not move with the features.
-    return primal.index_copy(1, program.integers.to(points.device), points.to(primal)), objective
+    return primal.index_copy(1, program.on(points.device).integers, points.to(primal)), objective

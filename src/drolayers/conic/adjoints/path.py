@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled
+from drolayers.conic.index import once
 from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.method import PATH_SHIFT, Algebra, Goal, central
 from drolayers.conic.program import ConeProgram, Values
@@ -25,6 +26,9 @@ REFINE = 3
 
 ROUNDS = 5
 """Times that Newton's method is called for an item that has not met the path."""
+
+SHARED = 512
+"""Items of the recording that serves later rounds, or those of the first round where these are fewer."""
 
 MET = 1e-4
 """By how much the path may be missed: the derivative is that of a level so much higher or lower, row by row."""
@@ -65,12 +69,13 @@ class Path:
             g, h = on.solve(on.factor(on.scale(s, z), PATH_SHIFT), seed, 0.0 * z, REFINE)
             return x, z, s, g, h, (missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
 
-        for k in range(ROUNDS):
-            fill = batch.filled(items)
+        # Later rounds are of few items, and of every size: not worth a recording each, so they share one.
+        least = min(len(items), SHARED)
+        for _ in range(ROUNDS):
+            fill = batch.filled(items, least)
             part = batch[fill]
             given = (t[:, fill].contiguous() for t in (*at, seed))
-            # Later rounds are of few items, and of every size: not worth a recording each.
-            answer = part.each(work, *given, name=None if k else ("path", self.level))
+            answer = part.each(work, *given, name=("path", self.level))
             x, z, s, g, h, missed = (t[:, : len(items)] for t in answer)
             for target, value in zip(at, (x, z, s), strict=True):
                 target[:, items] = value
@@ -91,11 +96,11 @@ def opened(program: ConeProgram, A: Tensor, b: Tensor, level: float, at: list[Te
     without it.
     """
     delta = (level / PIN) ** 0.5
-    below, above = (rows.to(b.device) for rows in (program.lower_rows, program.upper_rows))
+    *_, below, above = program.on(b.device)
     if not below.numel():
         return b, at
     # Such rows have one entry, in which alone their scale shows.
-    start = program.A_indptr.to(b.device)
+    start = once(program, ("start", b.device), lambda: program.A_indptr.to(b.device))
     lower, upper = A[start[below]].abs(), A[start[above]].abs()
     width = b[below] / lower + b[above] / upper
     fixed = width < 2.0 * delta

@@ -22,7 +22,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.residuals import row_index
 from drolayers.conic.units import Units
 from drolayers.status import Derivative
 
@@ -87,8 +86,7 @@ def gradients(
     """dP, dA, dq and db, in the program's own units where the point's are given; zero where nothing was verified."""
     ok = pulled.ok[:, None]
     x, z, g, h = (torch.where(ok, t, torch.zeros_like(t)) for t in (pulled.x, pulled.z, pulled.g, pulled.h))
-    row, column = row_index(program.A_indptr).to(x.device), program.A_indices.to(x.device)
-    P_row, P_column = row_index(program.P_indptr).to(x.device), program.P_indices.to(x.device)
+    row, column, P_row, P_column, *_ = program.on(x.device)
     if units is not None:
         (x, z, _), (g, h) = units.own(x, z, z), units.adjoint(g, h)
     return -g[:, P_row] * x[:, P_column], -(z[:, row] * g[:, column] + h[:, row] * x[:, column]), -g, h

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from drolayers.conic.index import once
 from drolayers.conic.interior import method
 from drolayers.conic.interior.elimination import Structure
 from drolayers.conic.interior.method import Goal, Iterate
@@ -21,6 +20,7 @@ from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.replay import rounded
 
 AlgebraName = Literal["numba", "torch"]
 
@@ -49,25 +49,7 @@ class Solved(NamedTuple):
     score: Tensor
 
 
-class Plans:
-    """What is made once a program: elimination orders and block-arrow plans."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: WeakKeyDictionary[ConeProgram, dict[Any, Any]] = WeakKeyDictionary()
-
-    def get(self, program: ConeProgram, key: Any, make: Callable[[], Any]) -> Any:
-        """What is known of a program, made when first asked for."""
-        with self._lock:
-            known = self._known.setdefault(program, {})
-        if key not in known:
-            made = make()
-            with self._lock:
-                known.setdefault(key, made)
-        return known[key]
-
-
-_PLANS, _RECORDINGS = Plans(), Recordings()
+_RECORDINGS = Recordings()
 
 
 @final
@@ -106,11 +88,15 @@ class Batch:
         """In the order in which algebras take them."""
         return self.A, self.P, self.q, self.b
 
-    def filled(self, items: Tensor) -> Tensor:
-        """The same items, some of them twice: on a GPU sizes are rounded up, so that few are recorded."""
+    def filled(self, items: Tensor, least: int = 0) -> Tensor:
+        """The same items, some of them twice: on a GPU sizes are rounded up, so that few are recorded.
+
+        What is recorded may be asked to hold so many at least.
+        """
         if self.algebra == "numba" or not len(items):
             return items
-        return items[torch.arange(rounded(len(items)), device=items.device) % len(items)]
+        size = rounded(max(len(items), least if self.recorded else 0))
+        return items[torch.arange(size, device=items.device) % len(items)]
 
     @property
     def recorded(self) -> bool:
@@ -121,7 +107,7 @@ class Batch:
     def _plan(self) -> SystemPlan:
         """The block-arrow plan."""
         program, device = self.program, self.q.device
-        return _PLANS.get(program, ("arrow", device), lambda: SystemPlan.of(program, device))  # type: ignore[no-any-return]
+        return once(program, ("arrow", device), lambda: SystemPlan.of(program, device))
 
     def solve(self, goal: Goal) -> Solved:
         """The best iterates, and what became of each item."""
@@ -143,7 +129,7 @@ class Batch:
 
     def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A few items at a time, on as many threads as torch has."""
-        structure: Structure = _PLANS.get(self.program, "elimination", lambda: Structure.of(self.program))
+        structure = once(self.program, "elimination", lambda: Structure.of(self.program))
         items, arrays = len(self), [t.numpy() for t in (*self.numbers, *given)]
         crowd = structure.numbers * min(lane_count(structure.numbers, items, 1), items)
         threads = torch.get_num_threads() if crowd > ALONE else 1
@@ -173,11 +159,3 @@ def lane_count(numbers: int, items: int, threads: int) -> int:
     """How many programs are stepped through together, given how many numbers each takes."""
     share = -(-items // threads)
     return max(1, min(max(LANES, CACHE // (8 * max(numbers, 1))), 4 * LANES, share))
-
-
-def rounded(items: int) -> int:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24 …, or a multiple of 100 near by, as the sizes of batches are."""
-    power = 1 << max(items - 1, 0).bit_length()
-    size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
-    hundreds = -(-items // 100) * 100
-    return min(size, hundreds) if hundreds >= items else size

@@ -16,8 +16,8 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 
+from drolayers.conic.index import row_index
 from drolayers.conic.program import ConeProgram
-from drolayers.conic.residuals import row_index
 
 Ints = NDArray[np.int64]
 

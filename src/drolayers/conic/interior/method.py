@@ -336,12 +336,14 @@ def step(on: Algebra, state: Progress, residuals: Residuals, refine: int) -> Non
 def judge(on: Algebra, at: Iterate, tolerance: float) -> tuple[Array, Array, Residuals]:
     """How far each item is from optimality, which have arrived where (FAILED means not yet), and what is left."""
     xp, tau, one = on.xp, at.tau, _ones(on)
-    Px, Az, Ax_s = on.form(at.x), on.columns(at.z), on.rows(at.x) + at.s
-    xPx, qx, bz = on.dots(at.x, Px), on.dots(on.q, at.x), on.dots(on.b, at.z)
-    Px_size, Az_size, ray = on.sizes(Px), on.sizes(Az), on.sizes(Ax_s)
+    Az, Ax_s = on.columns(at.z), on.rows(at.x) + at.s
+    qx, bz = on.dots(on.q, at.x), on.dots(on.b, at.z)
+    Az_size, ray = on.sizes(Az), on.sizes(Ax_s)
     dual, primal = on.combine(one, Az, tau, on.q), on.combine(one, Ax_s, -tau, on.b)
+    xPx = Px_size = 0.0 * tau
     if on.quadratic:
-        dual = dual + Px
+        Px = on.form(at.x)
+        xPx, Px_size, dual = on.dots(at.x, Px), on.sizes(Px), dual + Px
     outside = on.sizes(primal) / (tau + xp.maximum(tau * on.sizes(on.b), on.sizes(at.s)))
     aslant = on.sizes(dual) / (tau + xp.maximum(tau * on.sizes(on.q), Az_size))
     missed, aslope = primal * at.z, dual * at.x

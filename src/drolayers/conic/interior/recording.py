@@ -20,6 +20,7 @@ from torch import Tensor
 from drolayers.conic.interior import method
 from drolayers.conic.interior.method import Goal, Iterate, Progress, Residuals
 from drolayers.conic.interior.torch_algebra import TorchAlgebra
+from drolayers.conic.replay import recorded
 
 Work = Callable[..., tuple[Tensor, ...]]
 """From an algebra and tensors to tensors."""
@@ -36,9 +37,9 @@ class RecordedSteps:
         self.on, self.goal, self.lock = example.buffered(), goal, threading.Lock()
         self.state = method.begin(self.on, goal)
         self._residuals = Residuals(*(t.clone() for t in method.look(self.on, self.state, goal)))
-        self._begin = _recorded(self._fresh)
-        self._look = _recorded(self._judge)
-        self._steps = [_recorded(partial(self._advance, refine)) for refine in (0, 1)]
+        self._begin = recorded(self._fresh)
+        self._look = recorded(self._judge)
+        self._steps = [recorded(partial(self._advance, refine)) for refine in (0, 1)]
 
     def begin(self) -> Progress:
         """Replay the start."""
@@ -82,7 +83,7 @@ class RecordedWork:
             for target, value in zip(self._found, work(self.on, *self._given), strict=True):
                 target.copy_(value)
 
-        self._graph = _recorded(again)
+        self._graph = recorded(again)
 
     def __call__(self, on: TorchAlgebra, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Copy in, replay, copy out."""
@@ -125,7 +126,8 @@ class Recordings:
         with self._lock:
             if key not in self._known:
                 # The plan is kept with its recording, so that its identity is not given to another.
-                self._known[key] = (on.plan, make())
+                with torch.inference_mode(False), torch.no_grad():
+                    self._known[key] = (on.plan, make())
             self._known.move_to_end(key)
             while len(self._known) > KEPT:
                 self._known.popitem(last=False)
@@ -140,18 +142,3 @@ def _put(state: Progress, fresh: Progress) -> None:
         for target, value in pairs:
             if target is not None:
                 target.copy_(value)
-
-
-def _recorded(work: Callable[[], None]) -> Any:
-    """A graph of what a function does."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        # Twice by hand: lazily made constants and workspaces must not be recorded.
-        work()
-        work()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    return graph

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drolayers.conic.index import once, row_index
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
-from drolayers.conic.interior.scaling import ConeShape, Scaling
+from drolayers.conic.interior.scaling import ConeShape, Scaling, folded
 from drolayers.conic.program import ConeProgram
-from drolayers.conic.residuals import row_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,27 +204,34 @@ class TorchAlgebra:
 
     def dots(self, u: Tensor, v: Tensor) -> Tensor:
         """Inner products."""
-        return (u * v).sum(0)
+        return self._sums(u * v)
 
     def masses(self, u: Tensor, v: Tensor) -> Tensor:
         """Sums of absolute products."""
-        return (u * v).abs().sum(0)
+        return self._sums((u * v).abs())
 
     def sizes(self, v: Tensor) -> Tensor:
         """Largest absolute entries."""
-        return v.abs().nan_to_num(nan=torch.inf).amax(0) if v.shape[0] else v.new_zeros(v.shape[1])
+        if not v.shape[0]:
+            return v.new_zeros(v.shape[1])
+        return torch.linalg.vector_norm(folded(v), torch.inf, 0).amax(0).nan_to_num(nan=torch.inf)
+
+    def _sums(self, v: Tensor) -> Tensor:
+        """Sums over entries; as a product, which a GPU does two to four times as fast."""
+        ones = once(self.plan, ("ones", len(v)), lambda: self.q.new_ones(1, len(v)))
+        return (ones @ v)[0]
 
     def combine(self, a: Tensor, u: Tensor, b: Tensor, v: Tensor) -> Tensor:
         """a·u + b·v."""
-        return a * u + b * v
+        return torch.addcmul(a * u, b, v)
 
     def move(self, v: Tensor, d: Tensor, length: Tensor) -> None:
         """V += length·d, in place."""
-        v.copy_(torch.where(length > 0, v + length * d, v))
+        torch.where(length > 0, torch.addcmul(v, length, d), v, out=v)
 
     def keep(self, target: Tensor, source: Tensor, chosen: Tensor) -> None:
         """Copy some items, in place."""
-        target.copy_(torch.where(chosen, source, target))
+        torch.where(chosen, source, target, out=target)
 
     def enough(self, done: Tensor) -> bool:
         """Work may be recorded, and does not look at its own numbers."""
@@ -270,7 +277,8 @@ class TorchAlgebra:
         """The solution of a factored system."""
         x, z = self._once(system, rx, rz)
         for _ in range(refine):
-            ex = rx - self.form(x) - self.columns(z)
+            ex = rx - self.columns(z)
+            ex = ex - self.form(x) if self.quadratic else ex
             ez = rz - self.rows(x) + system[0].square(z)
             dx, dz = self._once(system, ex, ez)
             x, z = x + dx, z + dz

@@ -8,10 +8,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from drolayers.conic.interior.batch import AlgebraName, Batch, rounded
+from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.face import ROUNDS, cone_rows, polish
 from drolayers.conic.interior.method import NEAR, Algebra, Goal
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.replay import rounded
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.contract import Capabilities, Points
 from drolayers.status import Status, usable
