@@ -14,7 +14,7 @@ import drolayers as dro
 from drolayers import support as s
 from drolayers.conic import Engine, make_engine
 from tests.ambiguity.sets import SETS, SetCase
-from tests.reformulation.differences import analytic, central, gap
+from tests.reformulation.differences import STEP, analytic, central, gap
 from tests.reformulation.problems import JOINT, STOCK, WEDGE
 
 ENGINE: Engine = make_engine()
@@ -88,7 +88,9 @@ def test_gradients(kind: SetCase) -> None:
 def differentiate(kind: SetCase, name: str) -> float:
     """Compare all gradients of one problem; returns how much its solution moves."""
     setting = Setting(kind, name)
-    found, expected = analytic(setting.optimum, setting.at), central(setting.optimum, setting.at)
+    # Solvers of exponential cones leave more noise in x*: there a larger step.
+    step = 2 * STEP if kind.divergence in ("kl", "burg") else STEP
+    found, expected = analytic(setting.optimum, setting.at), central(setting.optimum, setting.at, step)
     # f is solved for more accurately than x*, so that its differences bear a smaller step.
     assert gap(found[2], central(setting.optimum, setting.at, 2e-4)[2]) < 1e-4, f"f, {name}"
     assert gap(found[:2], expected[:2]) < 5e-4, f"x*, {name}"

@@ -185,9 +185,18 @@ def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constr
     """CVXPY's parametrised cone program."""
     # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
     fresh = cp.Problem(objective, constraints)
+
+    def asked(backend: str) -> Any:
+        return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend=backend)[0]["param_prob"]
+
     # CVXPY multiplies infinite bounds by zeros on its way.
     with np.errstate(invalid="ignore"):
-        return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend="COO")[0]["param_prob"]
+        try:
+            return asked("COO")
+        except ValueError:
+            # CVXPY 1.9's fast way stumbles over entrywise products of parameters with constants.
+            fresh = cp.Problem(objective, constraints)
+            return asked("SCIPY")
 
 
 def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -256,7 +257,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         smoothed = stage.gradient == "smoothed"
         if stage.gradient == "exact":
             layer.gradient = "exact"
-        if stage.gradient == "auto" and not chosen:
+        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
+        if stage.gradient == "auto" and not chosen and able:
             smoothed = pipeline.still(z, rows, self._typical, known) > STILL
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
