@@ -29,7 +29,7 @@ class KnownData:
         products: of the cost, whose monomials are features too.
     """
 
-    def __init__(self, parameters: Sequence[cp.Parameter], products: Products) -> None:
+    def __init__(self, parameters: Sequence[cp.Parameter], products: Products | None = None) -> None:
         found = {p.id: p for p in parameters if not isinstance(p, Uncertain)}
         self.parameters, self.products = tuple(found.values()), products
         names = [p.name() for p in self.parameters]
@@ -49,7 +49,7 @@ class KnownData:
     @property
     def features(self) -> list[cp.Parameter]:
         """What compiled programs are affine in."""
-        return [*self.parameters, *([self.products.parameter] if len(self.products) else [])]
+        return [*self.parameters, *([self.products.parameter] if self.products else [])]
 
     def given(self, known: Known | None, batch: int | None = None) -> dict[cp.Parameter, Tensor]:
         """Values for all parameters, ``(batch, *shape)`` each, checked.
@@ -189,8 +189,18 @@ class KnownData:
         for p in self.parameters:
             order.append(start + np.arange(p.size).reshape(p.shape, order="F").ravel(order="C"))
             start += p.size
-        products = [entries[:, list(monomial)].prod(1) for monomial in self.products.monomials]
+        monomials = self.products.monomials if self.products else ()
+        products = [entries[:, list(monomial)].prod(1) for monomial in monomials]
         return entries[:, np.concatenate(order)], torch.stack(products, 1) if products else entries[:, :0]
+
+
+def supported(y: Uncertain, known: Known | None, batch: int) -> dict[cp.Parameter, Tensor]:
+    """What was given for the known data in the support of y; known data of other parts of a problem are left alone."""
+    data = KnownData(y.support.parameters)
+    if known is not None and isinstance(known, Mapping):
+        mine = {key for p in data.parameters for key in (p.id, p.name())}
+        known = {key: value for key, value in known.items() if getattr(key, "id", key) in mine}
+    return data.given(known, batch) if data else {}
 
 
 def _names(p: cp.Parameter) -> list[str]:

@@ -16,8 +16,10 @@ from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.wasserstein import Wasserstein
+from drolayers.amounts import Told
 from drolayers.conic import Engine, make_engine
 from drolayers.errors import ModelError
+from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
 from drolayers.projection.rule import Report, Rule, Task, raised
@@ -130,15 +132,19 @@ class Projection(nn.Module):
         return f"{self.ambiguity}, margin={self.margin:g}, absolute={self.absolute:g}, method={self.method}: {used}"
 
     @overload
-    def forward(self, theta: Tensor, nominal: Pair) -> Tensor: ...
+    def forward(self, theta: Tensor, nominal: Pair, known: Known | None = None) -> Tensor: ...
     @overload
-    def forward(self, theta: Mapping[str, Tensor], nominal: Pair) -> dict[str, Tensor]: ...
-    def forward(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair) -> Tensor | dict[str, Tensor]:
+    def forward(self, theta: Mapping[str, Tensor], nominal: Pair, known: Known | None = None) -> dict[str, Tensor]: ...
+    def forward(
+        self, theta: Tensor | Mapping[str, Tensor], nominal: Pair, known: Known | None = None
+    ) -> Tensor | dict[str, Tensor]:
         """Project a batch.
 
         Args:
             theta: ``(batch, ambiguity.size)``, or a dict by name.
             nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``.
+            known: values of the known data in the support of y, ``(batch, *shape)`` or one for all; differentiable.
+                Other known data of the problem may stand beside them.
 
         Returns:
             θ in the form and type in which it came.
@@ -147,7 +153,7 @@ class Projection(nn.Module):
             ShapeError: wrong shapes, or NaN or infinity in θ or in the nominal distribution.
         """
         flat = self.ambiguity.flat(theta)
-        found, self.last = self._project(flat, nominal)
+        found, self.last = self._project(flat, nominal, known)
         if not self._warned and not bool(self.last.ok.all()):
             self._warned = True
             item, sentence = next(iter(self.last.sentences.items()))
@@ -159,19 +165,25 @@ class Projection(nn.Module):
             )
         return self.ambiguity.unpack(found) if isinstance(theta, Mapping) else found
 
-    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair) -> Report:
+    def status(
+        self, theta: Tensor | Mapping[str, Tensor], nominal: Pair, known: Known | None = None
+    ) -> Report:
         """What becomes of every item, without gradients."""
         with torch.no_grad():
-            return self._project(self.ambiguity.flat(theta), nominal)[1]
+            return self._project(self.ambiguity.flat(theta), nominal, known)[1]
 
-    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair) -> tuple[Tensor, Report]:
+    def _project(
+        self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None
+    ) -> tuple[Tensor, Report]:
         """The projection and its report."""
-        around = self.ambiguity.around(nominal, flat)
+        around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around) + self.absolute
-            return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
+            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around, told) + self.absolute
+            # Known data that is no number, or leaves no support, asks for nothing: such items are masked by the layer.
+            asked = (needed > double) & (needed < torch.inf)
+            return torch.where(asked, raised(needed, flat.dtype), double).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
@@ -180,17 +192,17 @@ class Projection(nn.Module):
             moved, bound = rule.apply(alpha, sigma, around, flat.dtype, report)
             moved["sigma"] = bound.unflatten(1, (rule.task.moment.sides, -1)).amax(1)
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
-        self._look_outside(around, report)
+        self._look_outside(around, told, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
 
-    def _look_outside(self, nominal: Nominal, report: Report) -> None:
+    def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
         if isinstance(self.ambiguity.y.support, Reals):
             return
         with torch.no_grad():
             atoms = nominal.atoms.detach()
             allowed = _OUTSIDE * atoms.abs().amax((1, 2))[:, None]
-            outside = (self.ambiguity.y.support.violation(atoms) > allowed) & (nominal.weights > 0)
+            outside = (self.ambiguity.y.support.violation(atoms, known) > allowed) & (nominal.weights > 0)
         sentence = (
             "The nominal distribution has atoms outside the support of y, so that no moment bound can contain it: "
             "widen the support, or clean the outcomes."
@@ -229,15 +241,15 @@ def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLi
     return found
 
 
-def _needed_radius(ball: Wasserstein, nominal: Nominal) -> Float[Tensor, "batch 1"]:
+def _needed_radius(ball: Wasserstein, nominal: Nominal, known: Told) -> Float[Tensor, "batch 1"]:
     """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
     atoms, weights = nominal
     support = ball.y.support
     if isinstance(support, Box):
         # Coordinate by coordinate, in every norm.
-        lo, hi = (torch.tensor(end).to(atoms) for end in support.ends(ball.y.dim))
+        lo, hi = (end.to(atoms).reshape(-1, 1, ball.y.dim) for end in support.ends(ball.y.dim, known))
         gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
         distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
         moved = (weights * distance**ball.order).sum(1, keepdim=True)
         return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
-    return ball.needed(nominal)[:, None]
+    return ball.needed(nominal, known)[:, None]
