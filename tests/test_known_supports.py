@@ -37,7 +37,9 @@ def scaled(lo, hi):
 def polyhedron(lo, hi):
     half = cp.sum(hi) if isinstance(hi, cp.Expression) else np.sum(hi)
     ends = -lo
-    return dro.support.Polyhedron(C, cp.hstack([0.7 * half, ends]) if isinstance(hi, cp.Expression) else [0.7 * half, *ends])
+    return dro.support.Polyhedron(
+        C, cp.hstack([0.7 * half, ends]) if isinstance(hi, cp.Expression) else [0.7 * half, *ends]
+    )
 
 
 def crossed_boxes(lo, hi):
@@ -208,7 +210,9 @@ def test_worst_distributions_lie_in_todays_support(ambiguity: str) -> None:
         )[0]
         assert float(outside[used].max()) < 1e-4
         costs = known.loss(
-            {known.variables[0]: torch.ones(len(worst.atoms[i]), DIM).double()}, worst.atoms[i], known={"lo": LO[i], "hi": HI[i]}
+            {known.variables[0]: torch.ones(len(worst.atoms[i]), DIM).double()},
+            worst.atoms[i],
+            known={"lo": LO[i], "hi": HI[i]},
         )
         assert float((worst.probabilities[i] * costs).sum()) == pytest.approx(float(value[i]), abs=1e-4)
 
@@ -244,7 +248,9 @@ def test_matrices_and_numbers_for_all() -> None:
         y, x = dro.Uncertain((2, 3), dro.support.Box(0.0, end)), cp.Variable((2, 3), nonneg=True)
         z = dro.Uncertain((2, 3), dro.support.Box(0.0, flat.numpy()))
         found, expected = (
-            dro.DecisionProblem(cp.sum(x) + 3.0 * cp.sum(cp.pos(u - x)), [x <= 9], dro.MomentSet(u, [dro.moments.SquaredNorm()]))
+            dro.DecisionProblem(
+                cp.sum(x) + 3.0 * cp.sum(cp.pos(u - x)), [x <= 9], dro.MomentSet(u, [dro.moments.SquaredNorm()])
+            )
             for u in (y, z)
         )
         theta = torch.tensor([[0.5] * 6 + [2.0]], dtype=torch.float64)
@@ -254,7 +260,11 @@ def test_matrices_and_numbers_for_all() -> None:
 
 def test_one_uncertain_for_several_problems() -> None:
     _, hi = parameters()
-    y, x, budget = dro.Uncertain(DIM, dro.support.Box(0.0, hi)), cp.Variable(DIM, nonneg=True), cp.Parameter(name="budget")
+    y, x, budget = (
+        dro.Uncertain(DIM, dro.support.Box(0.0, hi)),
+        cp.Variable(DIM, nonneg=True),
+        cp.Parameter(name="budget"),
+    )
     ambiguity = SETS["squared"](y)
     first = dro.DecisionProblem(piecewise(x, y), [x <= 6], ambiguity)
     second = dro.DecisionProblem(piecewise(x, y), [x <= 6, cp.sum(x) <= budget], ambiguity)
@@ -304,7 +314,7 @@ def test_bad_data_is_one_sentence() -> None:
         (lambda: dro.support.Box(0.0, x), "affine in CVXPY parameters"),
         (lambda: dro.support.Box(0.0, cp.multiply(hi, lo)), "affine in CVXPY parameters"),
         (lambda: dro.Uncertain(3, dro.support.Box(0.0, hi)), "of shape \\(3,\\)"),
-        (lambda: dro.Uncertain(2, dro.support.Box(0.0, y)), "uncertain"),
+        (lambda: dro.Uncertain(2, dro.support.Box(0.0, y)), "which is not known"),
         (lambda: dro.support.Polyhedron(np.eye(3), hi), "shape"),
     ):
         with pytest.raises(dro.ModelError, match=said):
@@ -348,7 +358,9 @@ def test_projection_of_moment_sets_looks_at_todays_support() -> None:
 def newsvendor(ambiguity):
     hi = cp.Parameter(DIM, nonneg=True, name="hi")
     y, x = dro.Uncertain(DIM, dro.support.Box(0.0, hi)), cp.Variable(DIM, nonneg=True, name="x")
-    return dro.DecisionProblem(piecewise(x, y), [x <= 10], SETS[ambiguity](y) if ambiguity != "ball" else dro.Wasserstein(y, 5))
+    return dro.DecisionProblem(
+        piecewise(x, y), [x <= 10], SETS[ambiguity](y) if ambiguity != "ball" else dro.Wasserstein(y, 5)
+    )
 
 
 @pytest.mark.parametrize("ambiguity", ["squared", "ball"])
@@ -358,7 +370,12 @@ def test_learner(ambiguity: str, tmp_path) -> None:
     caps = rng.uniform(2.0, 4.0, (40, DIM))
     Y = np.minimum(np.abs(Z + 2.0), caps)
     learner = dro.DecisionFocusedLearner(
-        known, nominal=dro.nominal.KNN(k=5), pretraining=None, training=Stage(epochs=2), trainer=dro.learning.Trainer(), seed=0
+        known,
+        nominal=dro.nominal.KNN(k=5),
+        pretraining=None,
+        training=Stage(epochs=2),
+        trainer=dro.learning.Trainer(),
+        seed=0,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -372,7 +389,9 @@ def test_learner(ambiguity: str, tmp_path) -> None:
     assert set(learner.predict_set(Z, {"hi": caps})) == set(known.ambiguity.parameters)
 
 
-@pytest.mark.parametrize("name", ["SampleAverage", "WeightedSampleAverage", "MeanPrediction", "PredictionFocused", "NoSet"])
+@pytest.mark.parametrize(
+    "name", ["SampleAverage", "WeightedSampleAverage", "MeanPrediction", "PredictionFocused", "NoSet"]
+)
 def test_baselines(name: str) -> None:
     known, rng = newsvendor("squared"), np.random.default_rng(0)
     Z, caps = rng.normal(size=(30, 2)), rng.uniform(3.0, 5.0, (30, DIM))

@@ -106,7 +106,7 @@ class Support(ABC):
 @final
 @dataclass(frozen=True)
 class Reals(Support):
-    """All of space; known data that it is told of say nothing, but are asked for as where another support needs them."""
+    """All of space; known data that is named here is asked for all the same, as where it stands for a smaller set."""
 
     parameters: tuple[cp.Parameter, ...] = field(default=(), repr=False)
 
@@ -171,9 +171,11 @@ class Box(Support):
 
     def ends(self, dim: int, known: Told | None = None) -> tuple[Tensor, Tensor]:
         """Both ends for every coordinate, ``(dim,)``; with known data ``(batch, dim)``, differentiable."""
-        ends = ((end.at(known), end) for end in (self.lower, self.upper))
-        low, high = ((v if end.shape else v[..., None]).expand(*v.shape[: len(end.parameters[:1])], dim) for v, end in ends)
-        return low, high
+        found = []
+        for end in (self.lower, self.upper):
+            value = end.at(known) if end.shape else end.at(known)[..., None]
+            found.append(value.expand(*value.shape[:-1], dim))
+        return found[0], found[1]
 
     def __repr__(self) -> str:
         if not self.parameters and np.all(self.lo == 0) and np.all(self.hi == np.inf):
@@ -328,8 +330,8 @@ class Polyhedron(Support):
         """The largest distance to a half-space."""
         length = np.linalg.norm(self.C, axis=1)
         length = np.where(length > 0, length, 1.0)
-        C, d = torch.as_tensor(self.C / length[:, None]).to(y), self.d.at(known) / torch.as_tensor(length)
-        return (y @ C.T - _beside(d, y)).clamp(min=0.0).amax(-1)
+        C, lengths = torch.as_tensor(self.C / length[:, None]).to(y), torch.as_tensor(length).to(y)
+        return (y @ C.T - _beside(self.d.at(known), y) / lengths).clamp(min=0.0).amax(-1)
 
 
 @final
@@ -560,7 +562,7 @@ def _numbers(name: str, value: Any) -> NDArray[np.float64]:
     """Numbers, where known data is not understood."""
     if isinstance(value, cp.Expression) and value.parameters():
         raise ModelError(
-            f"{name} cannot be known data ({value}): among supports only the ends of a Box and the d of a Polyhedron can."
+            f"{name} cannot be known data ({value}): of supports, only the ends of a Box and the d of a Polyhedron can."
         )
     return numbers(name, value)
 

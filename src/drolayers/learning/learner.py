@@ -305,7 +305,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         return best if isinstance(Z, Tensor) else {variable: value.numpy() for variable, value in best.items()}
 
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
-        """The (projected) parameters of the predicted ambiguity sets, by name; known data where the support needs some."""
+        """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
         needed = self.problem.ambiguity.y.support.parameters
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]

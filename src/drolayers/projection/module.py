@@ -165,16 +165,12 @@ class Projection(nn.Module):
             )
         return self.ambiguity.unpack(found) if isinstance(theta, Mapping) else found
 
-    def status(
-        self, theta: Tensor | Mapping[str, Tensor], nominal: Pair, known: Known | None = None
-    ) -> Report:
+    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair, known: Known | None = None) -> Report:
         """What becomes of every item, without gradients."""
         with torch.no_grad():
             return self._project(self.ambiguity.flat(theta), nominal, known)[1]
 
-    def _project(
-        self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None
-    ) -> tuple[Tensor, Report]:
+    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None) -> tuple[Tensor, Report]:
         """The projection and its report."""
         around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
         report = Report.fresh(len(flat), flat.device)
