@@ -28,15 +28,17 @@ class Amount:
     Args:
         name: of what is given, for messages.
         given: numbers or an expression.
+        vector: whether a single number is meant as a vector.
     """
 
-    def __init__(self, name: str, given: Any) -> None:
+    def __init__(self, name: str, given: Any, vector: bool = False) -> None:
         if isinstance(given, cp.Expression) and not given.variables() and not given.parameters():
             given = given.value
         self.parameters: tuple[cp.Parameter, ...] = ()
         if not isinstance(given, cp.Expression):
-            self.written: Any = numbers(name, given)
+            self.written: Any = np.atleast_1d(numbers(name, given)) if vector else numbers(name, given)
             return
+        given = cp.reshape(given, (1,), order="F") if vector and given.ndim == 0 else given
         self.written, self.parameters = given, tuple({p.id: p for p in given.parameters()}.values())
         with scopes.dpp_scope():
             affine = given.is_affine()

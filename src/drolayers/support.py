@@ -268,7 +268,7 @@ class Polyhedron(Support):
 
     def __init__(self, C: ArrayLike, d: ArrayLike | cp.Expression) -> None:
         self.C = np.atleast_2d(_numbers("Polyhedron's C", C))
-        self.d = Amount("Polyhedron's d", cp.reshape(d, (1,), order="F") if np.shape(d) == () else d)
+        self.d = Amount("Polyhedron's d", d, vector=True)
         self.parameters = self.d.parameters
         if self.C.ndim != 2 or self.d.shape != (self.C.shape[0],):
             raise ModelError(
