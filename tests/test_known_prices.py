@@ -131,19 +131,21 @@ def test_integers_and_known_bounds() -> None:
         assert float(decision.value[i]) == pytest.approx(float(expected.value[0]), abs=1e-6)
 
 
+@pytest.mark.parametrize("ambiguity", SETS)
 @pytest.mark.parametrize("method", ["vertices", "decision_rule"])
-def test_second_stages_under_known_bounds(method: str) -> None:
+def test_second_stages_under_known_bounds(method: str, ambiguity: str) -> None:
     hi = cp.Parameter(DIM, nonneg=True, name="hi")
 
     def build(support):
         y, x, z = dro.Uncertain(DIM, support), cp.Variable(DIM, nonneg=True, name="x"), cp.Variable(DIM, nonneg=True)
         cost = cp.sum(x) + dro.recourse(cp.Minimize(3.0 * cp.sum(z)), [z >= y - x, cp.sum(z) <= 4.0], method=method)
-        return dro.DecisionProblem(cost, [x <= 9], SETS["squared"](y))
+        return dro.DecisionProblem(cost, [x <= 9], SETS[ambiguity](y))
 
-    known, theta = build(dro.support.Box(0.0, hi)), torch.tensor([[1.4, 1.2, 1.1]]).double()
-    found = known.solve(theta, known={"hi": HI})
+    known = build(dro.support.Box(0.0, hi))
+    theta, nominal = theta_for(known.ambiguity), nominal_for(known.ambiguity)
+    found = known.solve(theta, nominal, known={"hi": HI})
     for i in range(BATCH):
-        expected = build(dro.support.Box(0.0, HI[i].numpy())).solve(theta)
+        expected = build(dro.support.Box(0.0, HI[i].numpy())).solve(theta[:1], row(nominal, i))
         assert float(found.objective[i]) == pytest.approx(float(expected.objective[0]), abs=1e-6)
 
 

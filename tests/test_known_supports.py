@@ -110,9 +110,13 @@ def row(given, i):
     return None if given is None else tuple(part[i : i + 1] for part in given)
 
 
-@pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("ambiguity", SETS)
-@pytest.mark.parametrize("support", SUPPORTS)
+CASES = sorted(
+    {("box_both", ambiguity, cost) for ambiguity in SETS for cost in COSTS}
+    | {(support, ambiguity, "piecewise") for support in SUPPORTS for ambiguity in ("squared", "order 1", "order 2")}
+)
+
+
+@pytest.mark.parametrize(("support", "ambiguity", "cost"), CASES)
 def test_values_and_gradients(support: str, ambiguity: str, cost: str) -> None:
     known = problem(SUPPORTS[support](*parameters()), cost, ambiguity)
     names = set(known.known)
@@ -158,9 +162,9 @@ def test_integers(ambiguity: str) -> None:
     assert bool(training.ok[[0, 1, 3]].all())
 
 
-@pytest.mark.parametrize("gap", [1e-5, 1e-2, 1.0, 1e3])
-@pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("ambiguity", SETS)
+@pytest.mark.parametrize("gap", [1e-5, 1e3])
+@pytest.mark.parametrize("cost", ["affine", "piecewise"])
+@pytest.mark.parametrize("ambiguity", ["squared", "order 1", "order 2"])
 @pytest.mark.parametrize("support", [box_both, polyhedron, crossed_boxes])
 def test_an_empty_item_is_told(support, ambiguity: str, cost: str, gap: float) -> None:
     known = problem(support(*parameters()), cost, ambiguity)
@@ -338,6 +342,10 @@ def test_projection(make, order: int) -> None:
     assert float(found.max()) > 0.1
     with pytest.raises(dro.ShapeError, match="needs known data"):
         projection(theta, (atoms, weights))
+    with pytest.raises(dro.ShapeError, match="has 4 items, but theta has 1"):
+        projection(theta[:1], (atoms[:1], weights[:1]), known=data)
+    nothing = {name: value[:0] for name, value in data.items()}
+    assert projection(theta[:0], (atoms[:0], weights[:0]), known=nothing).shape == (0, 1)
     if make is box_both:
         low = (LO + 1.0).requires_grad_()
         projection(theta, (atoms, weights), known={"lo": low, "hi": HI}).sum().backward()
@@ -387,6 +395,9 @@ def test_learner(ambiguity: str, tmp_path) -> None:
     assert bool((decision.best[x] <= torch.as_tensor(caps) + 1e-5).all())
     assert not torch.allclose(decision.best[x], lower.best[x])
     assert set(learner.predict_set(Z, {"hi": caps})) == set(known.ambiguity.parameters)
+    learner.save(tmp_path / "saved")
+    again = dro.DecisionFocusedLearner.load(tmp_path / "saved", known)
+    assert torch.equal(again.decision(Z, {"hi": caps}).best[x], decision.best[x])
 
 
 @pytest.mark.parametrize(

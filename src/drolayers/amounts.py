@@ -108,10 +108,10 @@ class Amount:
             return torch.as_tensor(self.written)
         data = told(self.parameters, known)
         if isinstance(self.written, cp.Parameter):
-            return data.reshape(-1, *self.shape)
+            return data.reshape(len(data), *self.shape)
         base, parts = self._map
         found = torch.as_tensor(base).to(data) + data @ torch.as_tensor(np.concatenate(parts)).to(data)
-        return found.reshape(-1, *self.shape)
+        return found.reshape(len(data), *self.shape)
 
     def __str__(self) -> str:
         return str(self.written) if self.parameters else shown(self.written)
@@ -126,7 +126,7 @@ def told(parameters: Sequence[cp.Parameter], known: Told | None) -> Float[Tensor
     if missing := [p.name() for p in parameters if p not in (known or {})]:
         raise ShapeError(f"The support of y needs known data for {missing}: give known={{{missing[0]!r}: ...}}.")
     assert known is not None
-    return torch.cat([known[p].double().reshape(len(known[p]), -1) for p in parameters], 1)
+    return torch.cat([known[p].double().reshape(len(known[p]), p.size) for p in parameters], 1)
 
 
 def shown(values: NDArray[np.float64]) -> str:

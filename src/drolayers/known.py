@@ -197,10 +197,17 @@ class KnownData:
 def supported(y: Uncertain, known: Known | None, batch: int) -> dict[cp.Parameter, Tensor]:
     """What was given for the known data in the support of y; known data of other parts of a problem are left alone."""
     data = KnownData(y.support.parameters)
-    if known is not None and isinstance(known, Mapping):
+    if not data:
+        return {}
+    if isinstance(known, Mapping):
         mine = {key for p in data.parameters for key in (p.id, p.name())}
         known = {key: value for key, value in known.items() if getattr(key, "id", key) in mine}
-    return data.given(known, batch) if data else {}
+    values = data.given(known, batch)
+    if not batch:
+        return {p: value[:0] for p, value in values.items()}
+    if (count := len(next(iter(values.values())))) != batch:
+        raise ShapeError(f"Known data {data.parameters[0].name()} has {count} items, but theta has {batch}.")
+    return values
 
 
 def _names(p: cp.Parameter) -> list[str]:
