@@ -352,15 +352,28 @@ def test_projection(make, order: int) -> None:
         assert float(low.grad.abs().sum()) > 0.1
 
 
-def test_projection_of_moment_sets_looks_at_todays_support() -> None:
+def test_projection_of_moment_sets_is_never_empty() -> None:
+    """Outcomes of other days are moved into today's box; what no box can hold is remarked upon."""
     lo, hi = parameters()
-    y = dro.Uncertain(DIM, box_both(lo, hi))
-    projection = dro.Projection(SETS["squared"](y))
-    atoms, weights = nominal_for(SETS["order 1"](y))
-    hi_today = HI.clone()
-    hi_today[1] = 1.5
-    report = projection.status(torch.ones(BATCH, 3).double(), (atoms, weights), known={"lo": LO, "hi": hi_today})
+    known = problem(box_both(lo, hi), "piecewise", "squared")
+    atoms, weights = nominal_for(SETS["order 1"](known.ambiguity.y))
+    today = {"lo": 0.1 * LO, "hi": 0.2 * HI}
+    theta = torch.tensor([[1.5, 1.5, 0.01]], dtype=torch.float64).expand(BATCH, -1).contiguous()
+    assert known.solve(theta, known=today).status.tolist() == [int(Status.EMPTY_SET)] * BATCH
+    projected = dro.Projection(known.ambiguity, margin=1e-3)(theta, (atoms, weights), known=today)
+    assert bool(known.solve(projected, known=today).ok.all())
+    inside = torch.minimum(torch.maximum(atoms, today["lo"][:, None]), today["hi"][:, None])
+    torch.testing.assert_close(
+        projected, dro.Projection(known.ambiguity, margin=1e-3)(theta, (inside, weights), known=today)
+    )
+    today["hi"][1] = -1.0
+    report = dro.Projection(known.ambiguity).status(theta, (atoms, weights), known=today)
     assert report.ok.tolist() == [True, False, True, True]
+    today["hi"][1] = torch.nan
+    assert bool(dro.Projection(known.ambiguity)(theta, (atoms, weights), known=today).isfinite().all())
+    wide = dro.MomentSet(dro.Uncertain(DIM, polyhedron(lo, hi)), [dro.moments.SquaredNorm()])
+    report = dro.Projection(wide).status(theta, (atoms, weights), known={"lo": 2.0 * LO, "hi": HI})
+    assert report.ok.tolist() == [True, False, True, False]
 
 
 def newsvendor(ambiguity):

@@ -25,6 +25,7 @@ from drolayers.projection.conic import ConeRule
 from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Box, Reals
+from drolayers.uncertainty import Uncertain
 
 Method = Literal["auto", "direct", "closed_form", "conic", "clip"]
 _METHODS = ("auto", "direct", "closed_form", "conic", "clip")
@@ -44,7 +45,9 @@ class Projection(nn.Module):
     It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
-    all atoms lie in it). Gradients flow to θ, and to the nominal distribution where that needs them.
+    all atoms lie in it). Where the ends of a box are known data, outcomes of other days may lie outside of today's: the
+    nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal distribution
+    and known data where those need them.
 
     Args:
         ambiguity: the set.
@@ -181,6 +184,7 @@ class Projection(nn.Module):
             asked = (needed > double) & (needed < torch.inf)
             return torch.where(asked, raised(needed, flat.dtype), double).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
+        around = _moved(self.ambiguity.y, around, told)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
@@ -243,9 +247,23 @@ def _needed_radius(ball: Wasserstein, nominal: Nominal, known: Told) -> Float[Te
     support = ball.y.support
     if isinstance(support, Box):
         # Coordinate by coordinate, in every norm.
-        lo, hi = (end.to(atoms).reshape(-1, 1, ball.y.dim) for end in support.ends(ball.y.dim, known))
+        lo, hi = _ends(support, atoms, known)
         gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
         distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
         moved = (weights * distance**ball.order).sum(1, keepdim=True)
         return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
     return ball.needed(nominal, known)[:, None]
+
+
+def _ends(box: Box, atoms: Float[Tensor, "batch atom dim"], known: Told) -> list[Tensor]:
+    """Both ends, ready to be compared with atoms."""
+    return [end.to(atoms).reshape(-1, 1, atoms.shape[2]) for end in box.ends(atoms.shape[2], known)]
+
+
+def _moved(y: Uncertain, nominal: Nominal, known: Told) -> Nominal:
+    """The nearest nominal distribution in a box of known data; others stay as they are."""
+    if not isinstance(y.support, Box) or not known:
+        return nominal
+    lo, hi = _ends(y.support, nominal.atoms, known)
+    inside = torch.minimum(torch.maximum(nominal.atoms, lo), hi)
+    return Nominal(torch.where(inside.isnan(), nominal.atoms, inside), nominal.weights)
