@@ -235,6 +235,8 @@ def test_what_it_offers() -> None:
     points = torch.tensor([[[1.0, 5.0]], [[0.0, 2.0]], [[1.0, 1.0]], [[3.0, 1.0]]], dtype=torch.float64)
     found = box.violation(points, {lo: LO, hi: HI})
     torch.testing.assert_close(found[:, 0], torch.tensor([1.0, 0.2, 0.0, 0.5], dtype=torch.float64))
+    listed = dro.support.Box([0.0, lo[1]], hi).violation(points, {lo: LO, hi: HI})
+    torch.testing.assert_close(listed[:, 0], torch.tensor([1.0, 0.0, 0.0, 0.5], dtype=torch.float64))
     assert lo.value is None
     hi.value = np.ones(DIM)
     dro.support.Box(0.0, 2.0 * hi)
@@ -320,6 +322,8 @@ def test_bad_data_is_one_sentence() -> None:
         (lambda: dro.Uncertain(3, dro.support.Box(0.0, hi)), "of shape \\(3,\\)"),
         (lambda: dro.Uncertain(2, dro.support.Box(0.0, y)), "which is not known"),
         (lambda: dro.support.Polyhedron(np.eye(3), hi), "shape"),
+        (lambda: dro.support.Box([lo, hi]), "cp.hstack"),
+        (lambda: dro.support.Box(0.0, cp.hstack([hi[0], np.inf])), "with &"),
     ):
         with pytest.raises(dro.ModelError, match=said):
             make()

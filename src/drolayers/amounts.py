@@ -32,6 +32,10 @@ class Amount:
     """
 
     def __init__(self, name: str, given: Any, vector: bool = False) -> None:
+        if isinstance(given, list | tuple) and any(isinstance(part, cp.Expression) for part in given):
+            if not all(np.ndim(part) == 0 for part in given):
+                raise ModelError(f"{name} lists arrays and CVXPY expressions: join them with cp.hstack.")
+            given = cp.hstack(given)
         if isinstance(given, cp.Expression) and not given.variables() and not given.parameters():
             given = given.value
         self.parameters: tuple[cp.Parameter, ...] = ()
@@ -68,7 +72,8 @@ class Amount:
 
         try:
             base = value()
-            return base, [np.stack([value(p, k) - base for k in range(p.size)]) for p in self.parameters]
+            with np.errstate(invalid="ignore"):
+                return base, [np.stack([value(p, k) - base for k in range(p.size)]) for p in self.parameters]
         finally:
             for p, old in zip(self.parameters, before, strict=True):
                 p.save_value(old)
