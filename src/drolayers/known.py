@@ -34,7 +34,7 @@ class KnownData:
         products: of the cost, whose monomials are features too.
     """
 
-    def __init__(self, parameters: Sequence[cp.Parameter], products: Products) -> None:
+    def __init__(self, parameters: Sequence[cp.Parameter], products: Products | None = None) -> None:
         found = {p.id: p for p in parameters if not isinstance(p, Uncertain)}
         self.parameters, self.products = tuple(found.values()), products
         names = [p.name() for p in self.parameters]
@@ -57,7 +57,7 @@ class KnownData:
     @property
     def features(self) -> list[cp.Parameter]:
         """What compiled programs are affine in."""
-        return [*self.parameters, *([self.products.parameter] if len(self.products) else [])]
+        return [*self.parameters, *([self.products.parameter] if self.products else [])]
 
     def given(self, known: Known | None, batch: int | None = None) -> dict[cp.Parameter, Tensor]:
         """Values for all parameters, ``(batch, *shape)`` each, checked.
@@ -221,12 +221,28 @@ class KnownData:
             order.append(start + np.arange(p.size).reshape(p.shape, order="F").ravel(order="C"))
             start += p.size
         products, ones = entries[:, :0], entries.new_ones(len(entries), 1)
-        if self.products.monomials:
+        if self.products and self.products.monomials:
             # Monomials of few entries are filled up by the ones at the end.
             places = np.array(list(zip_longest(*self.products.monomials, fillvalue=-1)))
             extended = torch.cat([entries, ones], 1)
             products = torch.stack([extended[:, place] for place in places]).prod(0)
         return entries[:, np.concatenate(order)], products
+
+
+def supported(y: Uncertain, known: Known | None, batch: int) -> dict[cp.Parameter, Tensor]:
+    """What was given for the known data in the support of y; known data of other parts of a problem are left alone."""
+    data = KnownData(y.support.parameters)
+    if not data:
+        return {}
+    if isinstance(known, Mapping):
+        mine = {key for p in data.parameters for key in (p.id, p.name())}
+        known = {key: value for key, value in known.items() if getattr(key, "id", key) in mine}
+    values = data.given(known, batch)
+    if not batch:
+        return {p: value[:0] for p, value in values.items()}
+    if (count := len(next(iter(values.values())))) != batch:
+        raise ShapeError(f"Known data {data.parameters[0].name()} has {count} items, but theta has {batch}.")
+    return values
 
 
 def _names(p: cp.Parameter) -> list[str]:

@@ -62,8 +62,8 @@ class DecisionProblem:
     Args:
         cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``, bare or in ``cp.Minimize``; or
             ``cp.Maximize`` of a reward, which is the cost -reward: whatever is reported is a cost.
-        constraints: CVXPY constraints on the decision variables. Any CVXPY parameter other than y, here or in the
-            cost, is known data: calls take its values as ``known``.
+        constraints: CVXPY constraints on the decision variables. Any CVXPY parameter other than y, here, in the cost
+            or in the support of y, is known data: calls take its values as ``known``.
         ambiguity: the set U(θ).
 
     Attributes:
@@ -103,7 +103,7 @@ class DecisionProblem:
             check_leaves(cost, self.constraints)
         self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
         told = (p for c in self.constraints for p in c.parameters())
-        self.known_data = KnownData([*self.parsed.known, *told], self.parsed.products)
+        self.known_data = KnownData([*self.parsed.known, *told, *ambiguity.y.support.parameters], self.parsed.products)
         auxiliary = {v.id for v in self.parsed.auxiliary}
         found = {v.id: v for c in (cost, *self.constraints) for v in c.variables() if v.id not in auxiliary}
         self.variables: tuple[cp.Variable, ...] = tuple(found.values())
@@ -262,14 +262,18 @@ class DecisionProblem:
     def _empty_sets(self, status: Tensor, primal: Tensor, objective: Tensor, given: Given) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
         status, ok = status.clone(), usable(status)
-        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach(), given.nominal)
+        told = self.known_data.values(given.known)
+        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach(), given.nominal, told)
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
+        doubtful = self.ambiguity.y.support.doubtful(told)
+        look = look if doubtful is None else look | doubtful.to(look.device)
         if not bool(look.any()):
             return status
         items = look.nonzero()[:, 0]
         mine = None if given.nominal is None else given.nominal.at(items)
-        excess = self.ambiguity.emptiness(given.theta[items], mine).to(status.device)
+        told = self.known_data.values(given.known[items.to(given.known.device)])
+        excess = self.ambiguity.emptiness(given.theta[items], mine, told).to(status.device)
         empty, edge = excess > EMPTY, excess.abs() <= EMPTY
         status[items[empty]] = int(Status.EMPTY_SET)
         fine = status[items] == int(Status.OPTIMAL)

@@ -3,22 +3,26 @@
 Support functions are asked for many vectors at once, laid out flat: ``w`` holds the entries of all of them one after
 another, ``row[e]`` says to which vector an entry belongs and ``coordinate[e]`` to which coordinate of ``y``. A vector
 may cover only the coordinates of one block, provided that the set is a product across blocks (``links``).
+
+The ends of a box and the right-hand side of a polyhedron may be known data, different from item to item.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 import torch
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
+from drolayers.amounts import Amount, Told, shown, told
 from drolayers.checks import numbers
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
@@ -49,6 +53,21 @@ class Layout:
 class Support(ABC):
     """A closed convex set Ξ."""
 
+    parameters: tuple[cp.Parameter, ...] = ()
+    """The known data that it depends on."""
+
+    def data(self, known: Told | None, theta: Tensor) -> Float[Tensor, "batch entry"]:
+        """The values of its known data side by side, beside θ and without gradients."""
+        if not self.parameters:
+            return theta.new_zeros(len(theta), 0)
+        return told(self.parameters, known).detach().to(theta)
+
+    def doubtful(self, known: Told | None) -> Bool[Tensor, "batch"] | None:
+        """Items whose set may be empty without a trace in the worst case; None where the constructor saw to it."""
+        if not self.parameters:
+            return None
+        return torch.ones(len(data := told(self.parameters, known)), dtype=torch.bool, device=data.device)
+
     @abstractmethod
     def check(self, dim: int) -> None:
         """Raise ModelError unless the set lies in a space of this dimension."""
@@ -74,8 +93,8 @@ class Support(ABC):
         """Constraints that say that every row of ``y`` (points, dim) lies in the set."""
 
     @abstractmethod
-    def violation(self, y: Tensor) -> Tensor:
-        """How far points ``(..., dim)`` lie outside, in units of y; zero inside."""
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
+        """How far points ``(..., dim)``, with known data ``(batch, ..., dim)``, lie outside, in units of y."""
 
     def __and__(self, other: Support) -> Support:
         """The intersection; the relative interiors must meet for its support function to be an inf-convolution."""
@@ -87,7 +106,9 @@ class Support(ABC):
 @final
 @dataclass(frozen=True)
 class Reals(Support):
-    """All of space."""
+    """All of space; known data that is named here is asked for all the same, as where it stands for a smaller set."""
+
+    parameters: tuple[cp.Parameter, ...] = field(default=(), repr=False)
 
     def check(self, dim: int) -> None:
         """Every dimension will do."""
@@ -104,83 +125,111 @@ class Reals(Support):
         """Finite only at zero."""
         return cp.Constant(np.zeros(layout.rows)), [w == 0]
 
+    def doubtful(self, known: Told | None) -> Bool[Tensor, "batch"] | None:
+        """Never empty."""
+        return None
+
     def members(self, y: cp.Expression) -> Constraints:
         """Nothing to say."""
         return []
 
-    def violation(self, y: Tensor) -> Tensor:
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """Zero."""
         return y.new_zeros(y.shape[:-1])
 
 
 @final
 class Box(Support):
-    """``lo ≤ y ≤ hi``, coordinate by coordinate; infinite ends are allowed."""
+    """``lo ≤ y ≤ hi``, coordinate by coordinate; infinite ends are allowed.
 
-    def __init__(self, lo: ArrayLike = -np.inf, hi: ArrayLike = np.inf) -> None:
-        self.lo, self.hi = numbers("Box's lo", lo), numbers("Box's hi", hi)
-        if self.lo.ndim and self.hi.ndim and self.lo.shape != self.hi.shape:
-            raise ModelError(f"Box ends must have one shape, not {self.lo.shape} and {self.hi.shape}.")
-        # NaN fails every comparison.
-        if not (np.all(self.lo <= self.hi) and np.all(self.lo < np.inf) and np.all(self.hi > -np.inf)):
+    Args:
+        lo: lower ends, a number or one a coordinate; or known data: a CVXPY parameter, or an expression affine in some.
+        hi: upper ends, likewise.
+    """
+
+    def __init__(self, lo: ArrayLike | cp.Expression = -np.inf, hi: ArrayLike | cp.Expression = np.inf) -> None:
+        self.lower, self.upper = lower, upper = Amount("Box's lo", lo), Amount("Box's hi", hi)
+        self.lo, self.hi = lower.written, upper.written
+        self.parameters = tuple({p.id: p for p in (*lower.parameters, *upper.parameters)}.values())
+        if lower.shape and upper.shape and lower.shape != upper.shape:
+            raise ModelError(f"Box ends must have one shape, not {lower.shape} and {upper.shape}.")
+        # NaN fails every comparison; ends that are known data are compared item by item.
+        low, high = (end.written if not end.parameters else 0.0 for end in (lower, upper))
+        if not (np.all(low < np.inf) and np.all(high > -np.inf) and (self.parameters or np.all(low <= high))):
             raise ModelError(f"Box needs lo <= hi in every coordinate, not lo={self.lo}, hi={self.hi}.")
 
     def over(self, shape: tuple[int, ...]) -> Box:
         """Ends that are given in the shape of a matrix, or for one row of it, laid out flat."""
         flat = (int(np.prod(shape)),)
-        if len(shape) == 1 or all(end.shape in ((), flat) for end in (self.lo, self.hi)):
+        if len(shape) == 1 or all(end.shape in ((), flat) for end in (self.lower, self.upper)):
             return self
         try:
-            lo, hi = (
-                end if end.shape in ((), flat) else np.broadcast_to(end, shape).ravel() for end in (self.lo, self.hi)
-            )
+            return Box(*(_flat(end, shape) for end in (self.lower, self.upper)))
         except ValueError:
-            raise ModelError(
-                f"Box ends must be scalars or fit a y of shape {shape}, not {self.lo.shape} and {self.hi.shape}."
-            ) from None
-        return Box(lo, hi)
+            shapes = f"{self.lower.shape} and {self.upper.shape}"
+            raise ModelError(f"Box ends must be scalars or fit a y of shape {shape}, not {shapes}.") from None
 
-    def ends(self, dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Both ends for every coordinate."""
-        return np.broadcast_to(self.lo, dim), np.broadcast_to(self.hi, dim)
+    def ends(self, dim: int, known: Told | None = None) -> tuple[Tensor, Tensor]:
+        """Both ends for every coordinate, ``(dim,)``; with known data ``(batch, dim)``, differentiable."""
+        found = []
+        for end in (self.lower, self.upper):
+            value = end.at(known) if end.shape else end.at(known)[..., None]
+            found.append(value.expand(*value.shape[:-1], dim))
+        return found[0], found[1]
 
     def __repr__(self) -> str:
-        if np.all(self.lo == 0) and np.all(self.hi == np.inf):
+        if not self.parameters and np.all(self.lo == 0) and np.all(self.hi == np.inf):
             return "Nonnegative()"
-        return f"Box({shown(self.lo)}, {shown(self.hi)})"
+        return f"Box({self.lower}, {self.upper})"
 
     def check(self, dim: int) -> None:
         """Scalars or one number a coordinate."""
-        for end in (self.lo, self.hi):
+        for end in (self.lower, self.upper):
             if end.shape not in ((), (dim,)):
                 raise ModelError(f"Box ends must be scalars or of shape ({dim},), not {end.shape}.")
 
     def nonnegative(self, dim: int) -> bool:
-        """When no lower end is negative."""
-        return bool(np.all(self.lo >= 0))
+        """When no lower end is negative; of known data, as it is declared."""
+        return bool(self.lo.is_nonneg()) if self.lower.parameters else bool(np.all(self.lo >= 0))
 
     def links(self, dim: int) -> list[NDArray[np.int64]]:
         """None."""
         return []
 
+    def doubtful(self, known: Told | None) -> Bool[Tensor, "batch"] | None:
+        """Where known ends cross: the worst case is then that between the ends, whichever is which."""
+        if not self.parameters:
+            return None
+        size = max([1, *(int(np.prod(end.shape)) for end in (self.lower, self.upper))])
+        low, high = self.ends(size, known)
+        return (low > high).any(-1)
+
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """The better corner of every coordinate; an infinite end forbids the sign that would run to it."""
-        lo, hi = (end[layout.coordinate] if end.ndim else np.full(layout.row.size, end) for end in (self.lo, self.hi))
-        low, high = np.isfinite(lo), np.isfinite(hi)
         constraints: Constraints = []
+        if self.parameters and w.parameters():
+            # Products of parameters are not DPP, so that what is multiplied by the ends is named.
+            named = cp.Variable(w.shape[0])
+            w, constraints = named, [named == w]
+        low, high = (
+            np.broadcast_to(end.finite, end.shape or layout.row.size)[layout.coordinate if end.shape else ...]
+            for end in (self.lower, self.upper)
+        )
         pieces: list[tuple[NDArray[np.int64], cp.Expression]] = []
         both, only_low, only_high, neither = (
             np.flatnonzero(m) for m in (low & high, low & ~high, ~low & high, ~low & ~high)
         )
         if both.size:
             corner = cp.Variable(both.size)
-            constraints += [corner >= times(lo[both], w[both]), corner >= times(hi[both], w[both])]
+            where = layout.coordinate[both]
+            constraints += [corner >= times(end.entries(where), w[both]) for end in (self.lower, self.upper)]
             pieces.append((both, corner))
-        for entries, end, sign in ((only_low, lo, -1.0), (only_high, hi, 1.0)):
+        for entries, end, sign in ((only_low, self.lower, -1.0), (only_high, self.upper, 1.0)):
             if entries.size:
                 constraints.append(w[entries] >= 0 if sign > 0 else w[entries] <= 0)
-                if np.any(end[entries] != 0):
-                    pieces.append((entries, times(end[entries], w[entries])))
+                factors = end.entries(layout.coordinate[entries])
+                if end.parameters or np.any(factors != 0):
+                    pieces.append((entries, times(factors, w[entries])))
         if neither.size:
             constraints.append(w[neither] == 0)
         value: cp.Expression = cp.Constant(np.zeros(layout.rows))
@@ -190,14 +239,16 @@ class Box(Support):
 
     def members(self, y: cp.Expression) -> Constraints:
         """Between the ends, where they are finite."""
-        lo, hi = self.ends(y.shape[1])
-        low, high = np.flatnonzero(np.isfinite(lo)), np.flatnonzero(np.isfinite(hi))
-        constraints = [y[:, low] >= np.tile(lo[low], (y.shape[0], 1))] if low.size else []
-        return constraints + ([y[:, high] <= np.tile(hi[high], (y.shape[0], 1))] if high.size else [])
+        constraints: Constraints = []
+        for end, sign in ((self.lower, 1.0), (self.upper, -1.0)):
+            where = np.flatnonzero(np.broadcast_to(end.finite, y.shape[1]))
+            if where.size:
+                constraints.append(sign * y[:, where] >= sign * end.rows(where, y.shape[0]))
+        return constraints
 
-    def violation(self, y: Tensor) -> Tensor:
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The largest distance beyond an end."""
-        lo, hi = (torch.as_tensor(np.array(end)).to(y) for end in self.ends(y.shape[-1]))
+        lo, hi = (_beside(end, y) for end in self.ends(y.shape[-1], known))
         return torch.maximum(lo - y, y - hi).clamp(min=0.0).amax(-1)
 
 
@@ -208,17 +259,24 @@ def Nonnegative() -> Box:  # noqa: N802 (reads as the set that it makes)
 
 @final
 class Polyhedron(Support):
-    """``C y ≤ d``."""
+    """``C y ≤ d``.
 
-    def __init__(self, C: ArrayLike, d: ArrayLike) -> None:
-        self.C, self.d = np.atleast_2d(numbers("C", C)), np.atleast_1d(numbers("d", d))
+    Args:
+        C: ``(k, dim)``.
+        d: ``(k,)``, numbers or known data: a CVXPY parameter, or an expression affine in some.
+    """
+
+    def __init__(self, C: ArrayLike, d: ArrayLike | cp.Expression) -> None:
+        self.C = np.atleast_2d(_numbers("Polyhedron's C", C))
+        self.d = Amount("Polyhedron's d", d, vector=True)
+        self.parameters = self.d.parameters
         if self.C.ndim != 2 or self.d.shape != (self.C.shape[0],):
             raise ModelError(
                 f"Polyhedron needs C of shape (k, dim) and d of shape (k,), not {self.C.shape} and {self.d.shape}."
             )
-        if not (np.isfinite(self.C).all() and np.isfinite(self.d).all()):
+        if not (np.isfinite(self.C).all() and self.d.finite.all()):
             raise ModelError("Polyhedron needs finite C and d: leave out rows that say nothing.")
-        if not _inhabited(self, self.C.shape[1]):
+        if not self.parameters and not _inhabited(self, self.C.shape[1]):
             raise ModelError("Polyhedron is empty: no y satisfies C y <= d.")
 
     def __repr__(self) -> str:
@@ -230,9 +288,11 @@ class Polyhedron(Support):
             raise ModelError(f"Polyhedron has {self.C.shape[1]} columns, but y has {dim} coordinates.")
 
     def nonnegative(self, dim: int) -> bool:
-        """When the smallest value of every coordinate is nonnegative."""
+        """When the smallest value of every coordinate is nonnegative, whatever the known data."""
+        certain = self.d.constant
+        limits = self.d.base[certain]
         for axis in np.eye(dim):
-            found = linprog(axis, self.C, self.d, bounds=(None, None))
+            found = linprog(axis, self.C[certain], limits, bounds=(None, None))
             if found.status != 0 or found.fun < 0:
                 return False
         return True
@@ -259,19 +319,19 @@ class Polyhedron(Support):
         values = self.C[inequalities, layout.coordinate[entries]]
         at = np.asarray(position[layout.row[entries], inequalities]).ravel().astype(np.int64) - 1
         spread = sp.csr_array((values, (entries, at)), shape=(layout.row.size, row.size))
-        prices = sp.csr_array((self.d[inequality], (row, np.arange(row.size))), shape=(layout.rows, row.size))
-        return prices @ multiplier, [spread @ multiplier == w]
+        sums = sp.csr_array((np.ones(row.size), (row, np.arange(row.size))), shape=(layout.rows, row.size))
+        return sums @ times(self.d.entries(inequality), multiplier), [spread @ multiplier == w]
 
     def members(self, y: cp.Expression) -> Constraints:
         """All inequalities."""
-        return [y @ self.C.T <= np.tile(self.d, (y.shape[0], 1))]
+        return [y @ self.C.T <= self.d.rows(np.arange(len(self.C)), y.shape[0])]
 
-    def violation(self, y: Tensor) -> Tensor:
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The largest distance to a half-space."""
         length = np.linalg.norm(self.C, axis=1)
         length = np.where(length > 0, length, 1.0)
-        C, d = (torch.as_tensor(part).to(y) for part in (self.C / length[:, None], self.d / length))
-        return (y @ C.T - d).clamp(min=0.0).amax(-1)
+        C, lengths = torch.as_tensor(self.C / length[:, None]).to(y), torch.as_tensor(length).to(y)
+        return (y @ C.T - _beside(self.d.at(known), y) / lengths).clamp(min=0.0).amax(-1)
 
 
 @final
@@ -279,7 +339,7 @@ class Ellipsoid(Support):
     """``{centre + L u : ‖u‖₂ ≤ 1}``."""
 
     def __init__(self, centre: ArrayLike, L: ArrayLike) -> None:
-        self.centre, self.L = np.atleast_1d(numbers("centre", centre)), np.atleast_2d(numbers("L", L))
+        self.centre, self.L = np.atleast_1d(_numbers("centre", centre)), np.atleast_2d(_numbers("L", L))
         if self.centre.ndim != 1 or self.L.ndim != 2 or self.L.shape[0] != self.centre.size:
             raise ModelError(f"Ellipsoid needs L with {self.centre.size} rows, not shape {self.L.shape}.")
         if not (np.isfinite(self.centre).all() and np.isfinite(self.L).all()):
@@ -314,7 +374,7 @@ class Ellipsoid(Support):
         middle = np.tile(self.centre, (y.shape[0], 1))
         return [y == middle + u @ self.L.T, cp.SOC(cp.Constant(np.ones(y.shape[0])), u.T, axis=0)]
 
-    def violation(self, y: Tensor) -> Tensor:
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The distance to the ellipsoid in the direction of its centre, plus that from the range of L."""
         offset = y - torch.as_tensor(self.centre).to(y)
         L = torch.as_tensor(self.L).to(y)
@@ -338,8 +398,8 @@ class Conic(Support):
     """
 
     def __init__(self, A: list[ArrayLike], b: list[ArrayLike], lifted: int = 0) -> None:
-        self.A = [np.atleast_2d(np.asarray(M, dtype=float)) for M in A]
-        self.b = [np.atleast_1d(np.asarray(v, dtype=float)) for v in b]
+        self.A = [np.atleast_2d(_numbers("A_j", M)) for M in A]
+        self.b = [np.atleast_1d(_numbers("b_j", v)) for v in b]
         self.lifted = lifted
         if len(self.A) != len(self.b) or any(M.shape[0] != v.size for M, v in zip(self.A, self.b, strict=False)):
             raise ModelError("Conic support needs as many b_j as A_j, each with one entry a row.")
@@ -383,7 +443,7 @@ class Conic(Support):
         full = y if v is None else cp.hstack([y, v])
         return [in_cone(M @ full.T - np.tile(b[:, None], (1, y.shape[0]))) for M, b in zip(self.A, self.b, strict=True)]
 
-    def violation(self, y: Tensor) -> Tensor:
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The smallest uniform relaxation of the cones that admits each point (a small program a point)."""
         points = y.reshape(-1, y.shape[-1]).detach().cpu().double().numpy()
         dim = points.shape[1]
@@ -414,6 +474,7 @@ class Intersection(Support):
 
     def __init__(self, members: tuple[Support, ...]) -> None:
         self.parts = members
+        self.parameters = tuple({p.id: p for part in members for p in part.parameters}.values())
 
     def __repr__(self) -> str:
         return " & ".join(repr(part) for part in self.parts)
@@ -450,9 +511,9 @@ class Intersection(Support):
         """All of them."""
         return [constraint for part in self.parts for constraint in part.members(y)]
 
-    def violation(self, y: Tensor) -> Tensor:
+    def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The worst of them."""
-        return torch.stack([part.violation(y) for part in self.parts]).amax(0)
+        return torch.stack([part.violation(y, known) for part in self.parts]).amax(0)
 
 
 def intersection(first: Support, second: Support) -> Support:
@@ -460,22 +521,55 @@ def intersection(first: Support, second: Support) -> Support:
     parts: list[Support] = []
     for part in (first, second):
         parts += part.parts if isinstance(part, Intersection) else [part]
-    box: Box | None = None
-    others = []
+    boxes: list[Box] = []
+    others: list[Support] = []
     for part in parts:
-        if isinstance(part, Box):
-            box = part if box is None else Box(np.maximum(box.lo, part.lo), np.minimum(box.hi, part.hi))
-        elif not isinstance(part, Reals):
-            others.append(part)
-    kept = ([box] if box is not None else []) + others
+        if not isinstance(part, Box):
+            others += [] if isinstance(part, Reals) else [part]
+            continue
+        merged = [(i, both) for i, box in enumerate(boxes) if (both := _merged(box, part)) is not None]
+        boxes = [*boxes, part] if not merged else [dict(merged[:1]).get(i, box) for i, box in enumerate(boxes)]
+    kept = (*boxes, *others)
     if not kept:
         return Reals()
-    return kept[0] if len(kept) == 1 else Intersection(tuple(kept))
+    return kept[0] if len(kept) == 1 else Intersection(kept)
+
+
+def _merged(one: Box, other: Box) -> Box | None:
+    """Two boxes as one; None where ends would have to be compared that are known data."""
+    ends = []
+    for a, b, tighter in ((one.lower, other.lower, np.maximum), (one.upper, other.upper, np.minimum)):
+        if a.finite.any() and b.finite.any() and (a.parameters or b.parameters):
+            return None
+        ends.append(a.written if a.parameters else b.written if b.parameters else tighter(a.written, b.written))
+    return Box(*ends)
+
+
+def _flat(end: Amount, shape: tuple[int, ...]) -> Any:
+    """An end that fits a matrix, row by row; what serves all coordinates, or is flat already, as it is."""
+    if end.shape in ((), (int(np.prod(shape)),)):
+        return end.written
+    places = np.broadcast_to(np.arange(int(np.prod(end.shape))).reshape(end.shape), shape).ravel()
+    return (cp.vec(end.written, order="C") if end.parameters else end.written.ravel())[places]
+
+
+def _beside(end: Tensor, y: Tensor) -> Tensor:
+    """Numbers for every coordinate, ``(dim,)`` or ``(batch, dim)``, ready to be compared with points."""
+    return end.to(y) if end.dim() == 1 else end.to(y).reshape(len(end), *[1] * (y.dim() - 2), end.shape[-1])
+
+
+def _numbers(name: str, value: Any) -> NDArray[np.float64]:
+    """Numbers, where known data is not understood."""
+    if isinstance(value, cp.Expression) and value.parameters():
+        raise ModelError(
+            f"{name} cannot be known data ({value}): of supports, only the ends of a Box and the d of a Polyhedron can."
+        )
+    return numbers(name, value)
 
 
 def _check_inhabited(support: Support, dim: int) -> None:
-    """Raise where the set has no point."""
-    if not _inhabited(support, dim):
+    """Raise where the set has no point; with known data that is seen item by item."""
+    if not support.parameters and not _inhabited(support, dim):
         raise ModelError(f"The support {support} is empty: no y satisfies all of its conditions.")
 
 
@@ -492,11 +586,3 @@ def in_cone(columns: Any) -> cp.Constraint:
     if size == 1:
         return columns[0] >= 0
     return cp.SOC(columns[size - 1], columns[: size - 1], axis=0)
-
-
-def shown(values: NDArray[np.float64]) -> str:
-    """A number where all entries are one, a list where they are few, else their number."""
-    flat = np.ravel(values)
-    if flat.size and np.all(flat == flat[0]):
-        return f"{flat[0]:g}"
-    return f"[{', '.join(f'{v:g}' for v in flat)}]" if flat.size <= 6 else f"{flat.size} numbers"

@@ -36,6 +36,8 @@ class Uncertain(cp.Parameter):
             )
         self.support = Reals() if support is None else support.over(sizes)
         self.support.check(dim)
+        if others := [p.name() for p in self.support.parameters if isinstance(p, Uncertain)]:
+            raise ModelError(f"The support of {name or 'y'} holds {others[0]}, which is not known: use a cp.Parameter.")
         super().__init__(sizes, name=name or "y", nonneg=self.support.nonnegative(dim))
         self._flat = Uncertain(dim, self.support, name) if len(sizes) > 1 else None
 

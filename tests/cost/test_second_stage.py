@@ -249,9 +249,9 @@ def test_parameters_that_are_not_y_stay_in_the_right_hand_side() -> None:
     x.value, y.value, stock.value = np.array([1.0, 2.0]), np.array([3.0, 5.0]), np.array([0.5, 4.0])
     assert atom.args[0].is_dpp()
     assert cost.value == pytest.approx(1.0)
-    priced = dro.recourse(cp.Minimize(stock @ z), [z >= y - x])
-    with pytest.raises(dro.ModelError, match="multiplies its variables by stock"):
-        resolved(priced, [x >= 0])
+    held = dro.recourse(cp.Minimize(cp.sum(z)), [cp.multiply(stock, z) >= y - x])
+    with pytest.raises(dro.ModelError, match="multiplies its variables by stock in a constraint"):
+        resolved(held, [x >= 0])
 
 
 def refused(goal: cp.Minimize | cp.Maximize, constraints: Sequence[cp.Constraint], y: dro.Uncertain) -> str:

@@ -17,6 +17,7 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical, columns
 from drolayers.ambiguity.terms import Term
+from drolayers.amounts import Told
 from drolayers.errors import ShapeError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
@@ -170,12 +171,19 @@ class AmbiguitySet(ABC):
         """Sensible values of all parameters for some outcomes, by name."""
 
     @abstractmethod
-    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+    def suspect(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
         """Items whose set may be empty although their program looks solvable."""
 
     @abstractmethod
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
-        """By how much, relatively, the bounds must be relaxed for the set to be non-empty; negative: room to spare."""
+    def emptiness(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
+        """By how much, relatively, the bounds must be relaxed for the set to be non-empty; negative: room to spare.
+
+        Infinite where the support, with an item's known data, is empty.
+        """
 
     @abstractmethod
     def usage(

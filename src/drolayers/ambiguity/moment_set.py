@@ -20,11 +20,13 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import FLOOR, Typical, columns, deviation
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
+from drolayers.amounts import Told
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
 from drolayers.products import kron
+from drolayers.status import Status
 from drolayers.uncertainty import Uncertain
 
 EDGE = 1e-7
@@ -199,13 +201,17 @@ class MomentSet(AmbiguitySet):
                 found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
-    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+    def suspect(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
         """A bound of a nonnegative function at zero or below; an equation is none."""
         pairs = zip(self.sigmas(theta), self.moments, strict=True)
         low = [s < 0 if m.affine else s <= FLOOR for s, m in pairs if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
+    def emptiness(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
         """Min over y ∈ Ξ of max (ρ_i(y) - ρ_i)/scale_i: by Jensen, a set that holds a distribution holds its mean.
 
         Here ρ_i(y) = g_i(y)^(1/p) and ρ_i = σ_i^(1/p), so that everything scales with the data.
@@ -218,21 +224,24 @@ class MomentSet(AmbiguitySet):
         size = torch.where(size > 0, size, torch.ones_like(size))
         # Relative to the bound; to what a solver can see where the bound is next to nothing beside the data.
         scale = torch.maximum(rho.abs() / size, torch.full_like(rho, 1e-2))
-        excess = self._excess(theta, rho, scale, size)
+        data = self.y.support.data(known, theta)
+        excess = self._excess(theta, rho, scale, size, data)
         # Affine bounds may be tight (two of them make an equality): only the others need room to spare.
         affine = torch.cat([torch.full((m.bounds,), m.affine) for m in self.moments])
         tight = (excess.abs() <= EDGE) & affine.any() & ~affine.all()
         if bool(tight.any()):
             room = torch.where(affine, rho + EDGE * scale * size, rho)
-            again = self._excess(theta[tight], room[tight], torch.where(affine, 0.0, scale)[tight], size[tight])
+            unscaled = torch.where(affine, 0.0, scale)
+            again = self._excess(theta[tight], room[tight], unscaled[tight], size[tight], data[tight])
             excess[tight] = torch.where(again < -EDGE, again, excess[tight])
         return excess
 
-    def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor) -> Float[Tensor, "batch"]:
-        """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support."""
+    def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor, data: Tensor) -> Float[Tensor, "batch"]:
+        """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support; infinite where that is empty."""
         engine = default_engine().with_tolerance(1e-11)
         own = [theta[:, where] for group in self._groups for name, where in group.columns.items() if name != "sigma"]
-        return engine.solve(self._emptiness_program, torch.cat([*own, rho, scale, size], 1)).objective / size[:, 0]
+        found = engine.solve(self._emptiness_program, torch.cat([*own, rho, scale, size, data], 1))
+        return (found.objective / size[:, 0]).masked_fill(found.status == int(Status.INFEASIBLE), torch.inf)
 
     @cached_property
     def _emptiness_program(self) -> ConeProgram:
@@ -249,7 +258,7 @@ class MomentSet(AmbiguitySet):
         own = [group.leaves[name] for group in self._groups for name in group.columns if name != "sigma"]
         # Minus one is room to spare: without a floor a Linear bound alone would let the excess fall for ever.
         problem = cp.Problem(cp.Minimize(excess[0]), [*constraints, excess >= -size])
-        return compile_program(problem, [*own, bounds, scale, size])
+        return compile_program(problem, [*own, bounds, scale, size, *self.y.support.parameters])
 
     def usage(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass

@@ -19,6 +19,7 @@ from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.ambiguity.wasserstein import FLOOR
+from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 from drolayers.support import Layout, Reals, Support
@@ -83,16 +84,20 @@ class Reweighted(AmbiguitySet):
         weights = self.atoms * nominal.weights
         return torch.cat([weights, (weights[..., None] * nominal.atoms).flatten(1)], 1)
 
-    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+    def suspect(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
         """Atoms outside the support."""
-        return self.emptiness(theta, nominal) > 0
+        return self.emptiness(theta, nominal, known) > 0
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
+    def emptiness(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
         """How far atoms of positive weight lie outside the support, relative to their size; else room to spare."""
         around = self.around(nominal, theta)
         atoms, there = around.atoms.detach(), around.weights.detach() > 0
         size = (atoms.abs().amax(2) * there).amax(1).clamp(min=1e-300)
-        beyond = (self.y.support.violation(atoms) * there).amax(1) / size
+        beyond = (self.y.support.violation(atoms, known) * there).amax(1) / size
         return torch.where(beyond > OUTSIDE, beyond, -torch.ones_like(beyond))
 
     @abstractmethod
@@ -203,13 +208,17 @@ class Divergence(Reweighted):
         radius = torch.tensor(0.1, dtype=torch.float64)
         return {"radius": Typical(radius, radius, positive=True, meaningful=False)}
 
-    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+    def suspect(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
         """A radius of zero or below, besides."""
-        return super().suspect(theta, nominal) | (theta[:, 0] <= FLOOR)
+        return super().suspect(theta, nominal, known) | (theta[:, 0] <= FLOOR)
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
+    def emptiness(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
         """A negative radius, besides."""
-        beyond, radius = super().emptiness(theta, nominal), theta.detach().double()[:, 0]
+        beyond, radius = super().emptiness(theta, nominal, known), theta.detach().double()[:, 0]
         return torch.where(beyond > 0, beyond, -radius.sign())
 
     def used(self, ratio: Tensor, weights: Tensor) -> Tensor:

@@ -18,12 +18,14 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
 from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
+from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
 from drolayers.products import kron
+from drolayers.status import Status
 from drolayers.support import Layout, Reals
 from drolayers.uncertainty import Uncertain
 
@@ -114,35 +116,41 @@ class Wasserstein(AmbiguitySet):
         distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12 * float(y.abs().max()) or 1e-12)
         return {"radius": Typical(0.1 * distance, 0.1 * distance, positive=True, meaningful=False)}
 
-    def suspect(self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None) -> Bool[Tensor, "batch"]:
+    def suspect(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
         """A radius of zero or below."""
         return theta[:, 0] <= FLOOR
 
-    def emptiness(self, theta: Float[Tensor, "batch theta"], nominal: Pair | None) -> Float[Tensor, "batch"]:
+    def emptiness(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
         """Σ ω_n dist(y_n, Ξ)^p against radius^p, relative to the radius."""
         around = self.around(nominal, theta)
-        radius, needed = theta.detach().double()[:, 0], self.needed(around)
+        radius, needed = theta.detach().double()[:, 0], self.needed(around, known)
         # Relative to the radius; to what a solver can see where that is next to nothing beside the distances.
         scale = torch.maximum(radius.abs(), 1e-2 * around.atoms.detach().abs().amax((1, 2)))
         return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
 
-    def needed(self, nominal: Nominal) -> Float[Tensor, "batch"]:
+    def needed(self, nominal: Nominal, known: Told | None = None) -> Float[Tensor, "batch"]:
         """(Σ ω_n dist(y_n, Ξ)^p)^(1/p), the least radius whose ball is not empty; one an item, without gradients."""
         atoms, weights = nominal.atoms.detach(), nominal.weights.detach()
         distance = torch.zeros_like(weights)
-        outside = self.y.support.violation(atoms) > 0
+        outside = (self.y.support.violation(atoms, known) > 0) & (weights > 0)
         if bool(outside.any()):
             engine = default_engine().with_tolerance(1e-11)
-            found = engine.solve(self._distance_program, atoms[outside]).objective
-            distance[outside] = found.clamp(min=0.0)
+            data = self.y.support.data(known, weights)[outside.nonzero()[:, 0]]
+            found = engine.solve(self._distance_program, torch.cat([atoms[outside], data], 1))
+            empty = (found.status == int(Status.INFEASIBLE)).to(distance.device)
+            distance[outside] = found.objective.clamp(min=0.0).masked_fill(empty, torch.inf)
         return (weights * distance**self.order).sum(1) ** (1.0 / self.order)
 
     @cached_property
     def _distance_program(self) -> ConeProgram:
         """The distance from a point to the support."""
         centre, y = cp.Parameter(self.y.dim, name="centre"), cp.Variable((1, self.y.dim))
-        distance = cp.norm(y[0] - centre, self.norm)
-        return compile_program(cp.Problem(cp.Minimize(distance), self.y.support.members(y)), [centre])
+        distance, support = cp.norm(y[0] - centre, self.norm), self.y.support
+        return compile_program(cp.Problem(cp.Minimize(distance), support.members(y)), [centre, *support.parameters])
 
     def usage(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass

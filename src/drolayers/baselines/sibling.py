@@ -32,7 +32,7 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
     y, parsed = problem.ambiguity.y, problem.parsed
     # Second stages need the support: it says for which outcomes they must be feasible.
     if not isinstance(y.support, Reals) and not len(parsed.forbidden) and not parsed.recourses:
-        free = Uncertain(y.shape, name=y.name())
+        free = Uncertain(y.shape, Reals(y.support.parameters), y.name())
         kept = {
             id(leaf): leaf for leaf in (*problem.cost.variables(), *problem.cost.constants(), *problem.parsed.known)
         }

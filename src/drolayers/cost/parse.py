@@ -21,10 +21,13 @@ __all__ = ["AffineRows", "PiecewiseCost", "RuleRecourse", "parse"]
 
 @dataclass(frozen=True)
 class RuleRecourse:
-    """A two-stage cost ``weight * min q'g, W g = rhs(x, y), g >= 0`` to be bounded by a decision rule."""
+    """A two-stage cost ``weight * min q'g, W g = rhs(x, y), g >= 0`` to be bounded by a decision rule.
+
+    Its costs q are numbers, or an expression that is affine in known data.
+    """
 
     weight: float
-    q: np.ndarray
+    q: np.ndarray | cp.Expression
     W: np.ndarray
     rhs: AffineRows
 
@@ -295,7 +298,7 @@ def _rules(
                 "not be inside a maximum or a CVaR: reduce the second stage or use method='vertices'."
             )
         if weight[k] > 0:
-            recourses.append(RuleRecourse(float(weight[k]), *rule.node.stage.ruled(), rhs))
+            recourses.append(RuleRecourse(float(weight[k]), *rule.node.ruled(), rhs))
     return recourses
 
 

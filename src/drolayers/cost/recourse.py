@@ -14,8 +14,9 @@ from cvxpy.atoms.atom import Atom
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
+from drolayers.amounts import Amount
 from drolayers.cost.expansion import PIECE_LIMIT
-from drolayers.cost.room import Room
+from drolayers.cost.room import Room, room_for
 from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, dual_vertices
 from drolayers.errors import ModelError
 
@@ -27,9 +28,12 @@ UNBOUNDED = "The second stage is unbounded below: no p satisfies W'p <= q, so ra
 
 @dataclass(frozen=True, eq=False)
 class SecondStage:
-    """The linear program ``min q'g, W g = rhs, g >= 0``; without ``vertices`` it is left to a decision rule."""
+    """The linear program ``min q'g, W g = rhs, g >= 0``; without ``vertices`` it is left to a decision rule.
 
-    q: np.ndarray
+    Where q is known data, it is None here, and given for every item.
+    """
+
+    q: np.ndarray | None
     W: np.ndarray
     vertices: DualVertices | None
     room: Room | None = None
@@ -40,20 +44,15 @@ class SecondStage:
         part = self.vertices or self.room
         return None if part is None or not part.forbidden.shape[0] else part.forbidden
 
-    def ruled(self) -> tuple[np.ndarray, np.ndarray]:
-        """Costs and columns that a decision rule is over."""
-        if self.room is None:
-            return self.q, self.W
-        return np.concatenate([self.q, self.room.q]), np.hstack([self.W, self.room.W])
-
-    def solve(self, rhs: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value, infinite where nothing is feasible, and the multipliers (its gradient in ``rhs``)."""
-        result = linprog(self.q, A_eq=self.W, b_eq=rhs, bounds=(0, None), method="highs")
-        if result.status == 2:
-            return np.inf, np.zeros(len(rhs))
+    def solve(self, rhs: np.ndarray, q: np.ndarray | None = None) -> tuple[float, np.ndarray, np.ndarray]:
+        """The value, infinite where nothing is feasible, and its gradients in rhs and q: multipliers and actions."""
+        result = linprog(self.q if q is None else q, A_eq=self.W, b_eq=rhs, bounds=(0, None), method="highs")
+        if result.status == 2 or (result.status == 3 and self.q is None):
+            # Known costs may be such that the second stage earns without end.
+            return np.inf if result.status == 2 else -np.inf, np.zeros(len(rhs)), np.zeros(self.W.shape[1])
         if result.status != 0:
             raise ModelError(f"The second stage could not be solved ({result.message}): rescale q, W or the data.")
-        return float(result.fun), np.asarray(result.eqlin.marginals)
+        return float(result.fun), np.asarray(result.eqlin.marginals), np.asarray(result.x)
 
     def __str__(self) -> str:
         how = "a decision rule" if self.vertices is None else f"{self.vertices.points.shape[0]} vertices"
@@ -61,15 +60,32 @@ class SecondStage:
 
 
 class Recourse(Atom):
-    """The value ``min q'g, W g = rhs, g >= 0`` as a convex function of ``rhs``; infinite where infeasible."""
+    """The value ``min q'g, W g = rhs, g >= 0`` as a convex function of ``rhs``; infinite where infeasible.
 
-    def __init__(self, rhs: cp.Expression, stage: SecondStage) -> None:
-        self.stage = stage
-        super().__init__(rhs)
+    Args:
+        given: rhs; q, where it is known data; and the stage.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        *args, self.stage = given
+        super().__init__(*args)
 
     def numeric(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Solves the linear program."""
-        return np.array(self.stage.solve(np.asarray(values[0], dtype=float))[0])
+        return np.array(self._solved(values)[0])
+
+    def _solved(self, values: Sequence[np.ndarray]) -> tuple[float, np.ndarray, np.ndarray]:
+        """Value and gradients."""
+        return self.stage.solve(*(np.asarray(value, dtype=float) for value in values))
+
+    def ruled(self) -> tuple[Any, np.ndarray]:
+        """Costs, an expression where they are known data, and columns that a decision rule is over."""
+        stage = self.stage
+        if stage.q is None:
+            return self.args[1], stage.W
+        if stage.room is None:
+            return stage.q, stage.W
+        return np.concatenate([stage.q, stage.room.q]), np.hstack([stage.W, stage.room.W])
 
     def shape_from_args(self) -> tuple[int, ...]:
         """A scalar."""
@@ -77,7 +93,7 @@ class Recourse(Atom):
 
     def sign_from_args(self) -> tuple[bool, bool]:
         """Nonnegative costs of nonnegative actions are nonnegative."""
-        return bool(np.all(self.stage.q >= 0)), False
+        return bool(self.args[1].is_nonneg() if self.stage.q is None else np.all(self.stage.q >= 0)), False
 
     def is_atom_convex(self) -> bool:
         """The value of a linear program is convex in its right-hand side."""
@@ -100,8 +116,8 @@ class Recourse(Atom):
         return [self.stage]
 
     def _grad(self, values: Sequence[np.ndarray]) -> list[sp.csc_array]:
-        """The multipliers are a subgradient."""
-        return [sp.csc_array(self.stage.solve(np.asarray(values[0], dtype=float))[1][:, None])]
+        """The multipliers and the actions are subgradients."""
+        return [sp.csc_array(part[:, None]) for part in self._solved(values)[1:][: len(self.args)]]
 
 
 class RecourseProgram(Atom):
@@ -173,9 +189,10 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
 
     Either as it is written in CVXPY, ``recourse(cp.Minimize(objective), constraints)``, in the decision, ``y`` and
     variables of its own: those that stand in this second stage and nowhere else in the problem. Or by matrices,
-    ``recourse(q, W, rhs)``, for ``min q'g`` subject to ``W g = rhs(x, y)``, ``g >= 0``. Costs and coefficients of
-    second-stage variables are constants; the rest is affine in the decision and in ``y``. Absolute values, maxima and
-    other atoms that linear programs can say are allowed. ``cp.Maximize`` gives the largest value, a concave function.
+    ``recourse(q, W, rhs)``, for ``min q'g`` subject to ``W g = rhs(x, y)``, ``g >= 0``. Coefficients of second-stage
+    variables are constants, their costs constants or known data (then a decision rule is taken); the rest is affine in
+    the decision and in ``y``. Absolute values, maxima and other atoms that linear programs can say are allowed.
+    ``cp.Maximize`` gives the largest value, a concave function.
 
     With ``method="vertices"`` the cost is represented exactly, as the maximum over the vertices of the dual
     ``{p : W'p <= q}``; decisions whose second stage is infeasible for some ``y`` of the support are excluded.
@@ -184,7 +201,7 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
     vertices as long as they are few, and warns where it takes a rule.
 
     Args:
-        q: costs of the second-stage actions, ``(columns,)``, or the objective.
+        q: costs of the second-stage actions, ``(columns,)``, or known data, or the objective.
         W: recourse matrix, ``(rows, columns)``, dense or sparse, or the constraints.
         rhs: with matrices, the right-hand side of shape ``(rows,)``, affine in the decision and in ``y``.
         method: ``"auto"``, ``"vertices"`` or ``"decision_rule"``.
@@ -210,7 +227,7 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
             "recourse needs q, W and rhs, or cp.Minimize(...) and constraints: wrap an objective in cp.Minimize."
         )
     right = Atom.cast_to_const(rhs)
-    costs = np.atleast_1d(np.asarray(q, dtype=float))
+    costs = Amount("recourse's q", q, vector=True)
     matrix = np.asarray(getattr(W, "toarray", lambda: W)(), dtype=float)
     if right.shape == ():
         right = cp.reshape(right, (1,), order="F")
@@ -219,10 +236,40 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
             "recourse needs q (columns,), W (rows, columns) and rhs (rows,), "
             f"not {costs.shape}, {matrix.shape} and {right.shape}."
         )
-    if not (np.isfinite(costs).all() and np.isfinite(matrix).all()):
+    if not (costs.finite.all() and np.isfinite(matrix).all()):
         raise ModelError("recourse needs finite q and W.")
-    check_bounded(costs, matrix)
-    return Recourse(right, SecondStage(costs, matrix, vertices_for(costs, matrix, method)))
+    return stage_of(right, costs.written, matrix, method)
+
+
+def stage_of(rhs: cp.Expression, q: Any, W: np.ndarray, method: str, roomy: bool = False) -> Recourse:
+    """A second stage by matrices; where costs are known data, its dual is another one for every item: a rule is taken.
+
+    Args:
+        rhs: the right-hand side.
+        q: numbers, or an expression that is affine in known data.
+        W: the recourse matrix.
+        method: as for :func:`recourse`.
+        roomy: whether a decision rule gets columns that leave it a choice.
+    """
+    if not isinstance(q, cp.Expression):
+        check_bounded(q, W)
+        vertices = vertices_for(q, W, method)
+        return Recourse(rhs, SecondStage(q, W, vertices, room_for(q, W) if roomy and vertices is None else None))
+    names = " and ".join(sorted({p.name() for p in q.parameters()}))
+    reason = f"The costs of the second stage hold known data ({names}), so that its dual is another one for every item"
+    if method == "vertices":
+        raise ModelError(f"{reason}: use method='decision_rule'.")
+    if method == "auto":
+        _warn_of_rule(reason, "method='decision_rule'")
+    return Recourse(rhs, q, SecondStage(None, W, None))
+
+
+def _warn_of_rule(reason: str, choices: str) -> None:
+    """Say that a rule was taken unasked."""
+    warnings.warn(
+        f"{reason}: a decision rule bounds the worst case from above (problem.conservative). Give {choices} to choose.",
+        stacklevel=4,
+    )
 
 
 def vertices_for(q: np.ndarray, W: np.ndarray, method: str) -> DualVertices | None:
@@ -235,11 +282,7 @@ def vertices_for(q: np.ndarray, W: np.ndarray, method: str) -> DualVertices | No
         reason = f"The dual of the second stage with W of shape {W.shape} has too many vertices (limit {limit})"
         if method == "vertices":
             raise ModelError(f"{reason}: use method='decision_rule'.")
-        warnings.warn(
-            f"{reason}: a decision rule bounds the worst case from above (problem.conservative). "
-            "Give method='vertices' or 'decision_rule' to choose.",
-            stacklevel=3,
-        )
+        _warn_of_rule(reason, "method='vertices' or 'decision_rule'")
     return found
 
 

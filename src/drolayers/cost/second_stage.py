@@ -24,11 +24,12 @@ from cvxpy.atoms.affine.binary_operators import BinaryOperator
 from cvxpy.atoms.affine.unary_operators import NegExpression
 
 from drolayers.conic.compile import compile_program
+from drolayers.conic.program import AffineMap
 from drolayers.cost.lowering import shorten
-from drolayers.cost.recourse import UNBOUNDED, Recourse, RecourseProgram, SecondStage, check_bounded, vertices_for
+from drolayers.cost.recourse import UNBOUNDED, RecourseProgram, stage_of
 from drolayers.cost.risk import TAU
-from drolayers.cost.room import room_for
 from drolayers.errors import ModelError
+from drolayers.uncertainty import Uncertain
 
 LINEAR = (AffAtom, cp.maximum, cp.minimum, cp.max, cp.min, cp.abs, cp.norm1, cp.norm_inf, cp.sum_largest)
 PRODUCTS = (BinaryOperator, cp.kron, cp.conv, cp.convolve)
@@ -132,16 +133,15 @@ def _matrix_form(program: RecourseProgram, outside: set[int]) -> cp.Expression:
                 f"The part {shorten(part)} of a second stage is not convex by CVXPY's rules: write costs as sums of "
                 "convex terms, and constraints as convex <= concave or affine == affine."
             )
-    system = _System.of(cp.Problem(goal, constraints), data.variables).standard()
-    value = apart + cp.sum(data.combined(system.fixed))
+    system = _System.of(cp.Problem(goal, constraints), data).standard()
+    shares = data.combined(system.fixed)
+    value = apart + (cp.sum(shares) if len(system.q) == 1 else data.prices @ shares)
+    costs = system.q[0] if len(system.q) == 1 else data.prices @ system.q
     if not len(system.W):
-        if system.q.min(initial=0.0) < 0:
+        if system.q.min(initial=0.0) < 0 or not all(p.is_nonneg() for p in data.known.values()):
             raise ModelError(UNBOUNDED)
         return value
-    check_bounded(system.q, system.W)
-    vertices = vertices_for(system.q, system.W, program.method)
-    room = room_for(system.q, system.W) if vertices is None else None
-    return value + Recourse(data.combined(system.H), SecondStage(system.q, system.W, vertices, room))
+    return value + stage_of(data.combined(system.H), costs, system.W, program.method, roomy=True)
 
 
 class _Data:
@@ -150,6 +150,12 @@ class _Data:
     def __init__(self, own: set[int]) -> None:
         self.own = own
         self.parts: dict[int, tuple[cp.Expression, cp.Variable]] = {}
+        self.known: dict[int, cp.Parameter] = {}
+
+    @property
+    def prices(self) -> cp.Expression:
+        """One, and all known data that second-stage variables are multiplied by, row by row."""
+        return cp.hstack([np.ones(1), *(cp.vec(p, order="C") for p in self.known.values())])
 
     @property
     def variables(self) -> list[cp.Variable]:
@@ -181,6 +187,7 @@ class _Data:
             return self.parts[id(node)][1]
         if isinstance(node, PRODUCTS) and mine:
             self._check_product(node)
+            return node.copy([self.cut(arg) if _holds(arg, self.own) else arg for arg in node.args])
         if not isinstance(node, LINEAR):
             raise ModelError(
                 f"The part {shorten(node)} of a second stage is not linear: use sums, cp.maximum, cp.abs, cp.pos, "
@@ -189,20 +196,27 @@ class _Data:
         return node.copy([self.cut(arg) for arg in node.args])
 
     def _check_product(self, node: cp.Expression) -> None:
-        """Refuses factors of second-stage variables that are not constants."""
+        """Refuses factors of second-stage variables that are neither constants nor known data."""
         factors = [factor for factor in node.args if not _holds(factor, self.own)]
-        names = [leaf.name() for factor in factors for leaf in (*factor.variables(), *factor.parameters())]
+        leaves = [leaf for factor in factors for leaf in (*factor.variables(), *factor.parameters())]
+        known = [leaf for leaf in leaves if isinstance(leaf, cp.Parameter) and not isinstance(leaf, Uncertain)]
+        names = [leaf.name() for leaf in leaves if leaf.id not in {p.id for p in known}]
         if names or not factors:
             what = " and ".join(names) if names else "second-stage variables"
             raise ModelError(
-                f"The second stage multiplies its variables by {what} in {shorten(node)}: their costs and coefficients "
-                "must be constants, only the right-hand side may depend on the decision and on y."
+                f"The second stage multiplies its variables by {what} in {shorten(node)}: their coefficients must be "
+                "constants, their costs constants or known data, only the right-hand side may depend on the decision "
+                "and on y."
             )
+        self.known |= {p.id: p for p in known}
 
 
 @dataclass(frozen=True)
 class _System:
-    """``min q'z + fixed'(d, 1)`` subject to ``W z = H (d, 1)`` in some rows and ``W z <= H (d, 1)`` in the others."""
+    """``min q'z + fixed'(d, 1)`` subject to ``W z = H (d, 1)`` in some rows and ``W z <= H (d, 1)`` in the others.
+
+    q and fixed have a row of constants, and one for every number of known data that the costs are affine in.
+    """
 
     q: np.ndarray
     W: np.ndarray
@@ -211,23 +225,31 @@ class _System:
     equation: np.ndarray
 
     @classmethod
-    def of(cls, problem: cp.Problem, data: Sequence[cp.Variable]) -> _System:
+    def of(cls, problem: cp.Problem, cut: _Data) -> _System:
         """CVXPY's canonical form, with the columns of the data on the other side."""
-        program = compile_program(problem, [], free=data)
+        data, priced = cut.variables, list(cut.known.values())
+        program = compile_program(problem, priced, free=data)
+        if program.A_map.varies or program.b_map.varies:
+            names = " and ".join(p.name() for p in priced)
+            raise ModelError(
+                f"The second stage multiplies its variables by {names} in a constraint or inside a maximum: there "
+                "coefficients must be constants, so make it a cost or a right-hand side, or build a problem a value."
+            )
         A = sp.csr_array(
             (program.A_map.constant.numpy(), program.A_indices.numpy(), program.A_indptr.numpy()),
             shape=(program.cones.rows, program.columns),
         ).toarray()
-        q, b, constant = (part.constant.numpy() for part in (program.q_map, program.b_map, program.constant_map))
+        b, count = program.b_map.constant.numpy(), sum(p.size for p in priced)
+        q, constant = _by_data(program.q_map, count), _by_data(program.constant_map, count)
         start = {slot.key: slot.offset for slot in program.variables}
         known = np.concatenate([np.zeros(0, int), *(start[v.id] + np.arange(v.size) for v in data if v.id in start)])
         z = np.setdiff1d(np.arange(program.columns), known)
         # A part that canonicalisation lost, for example 0 * x, counts nothing.
         kept = np.concatenate([np.zeros(0, bool), *(np.full(v.size, v.id in start) for v in data)])
-        H, fixed = np.zeros((len(b), kept.size + 1)), np.zeros(kept.size + 1)
+        H, fixed = np.zeros((len(b), kept.size + 1)), np.zeros((count + 1, kept.size + 1))
         H[:, :-1][:, kept], H[:, -1] = -A[:, known], b
-        fixed[:-1][kept], fixed[-1] = q[known], constant[0]
-        return cls(q[z], A[:, z], H, fixed, np.arange(len(b)) < program.cones.zero)
+        fixed[:, :-1][:, kept], fixed[:, -1] = q[:, known], constant[:, 0]
+        return cls(q[:, z], A[:, z], H, fixed, np.arange(len(b)) < program.cones.zero)
 
     def standard(self) -> _System:
         """The same value over nonnegative variables with equations alone."""
@@ -235,7 +257,7 @@ class _System:
         slack = np.eye(len(moved.W))[:, ~moved.equation]
         equations = replace(
             moved,
-            q=np.concatenate([moved.q, np.zeros(slack.shape[1])]),
+            q=np.hstack([moved.q, np.zeros((len(moved.q), slack.shape[1]))]),
             W=np.hstack([moved.W, slack]),
             equation=np.ones(len(slack), dtype=bool),
         )
@@ -246,7 +268,7 @@ class _System:
         alone = ~self.equation & (np.count_nonzero(self.W, axis=1) == 1) & ~self.H[:, :-1].any(axis=1)
         row, column = np.nonzero(np.where(alone[:, None], self.W, 0.0))
         slope = self.W[row, column]
-        lower, upper = np.full(len(self.q), -np.inf), np.full(len(self.q), np.inf)
+        lower, upper = (np.full(self.q.shape[1], end) for end in (-np.inf, np.inf))
         np.maximum.at(lower, column[slope < 0], (self.H[row, -1] / slope)[slope < 0])
         np.minimum.at(upper, column[slope > 0], (self.H[row, -1] / slope)[slope > 0])
         turn = np.where(np.isinf(lower) & np.isfinite(upper), -1.0, 1.0)
@@ -255,7 +277,7 @@ class _System:
         kept = np.setdiff1d(np.arange(len(self.W)), said)
         H, fixed = self.H.copy(), self.fixed.copy()
         H[:, -1] -= self.W @ start
-        fixed[-1] += self.q @ start
+        fixed[:, -1] += self.q @ start
         moved = _System(self.q * turn, (self.W * turn)[kept], H[kept], fixed, self.equation[kept])
         return moved, np.isinf(lower) & np.isinf(upper)
 
@@ -264,15 +286,23 @@ class _System:
         q, W, H, fixed = self.q.copy(), self.W.copy(), self.H.copy(), self.fixed.copy()
         for j in free:
             if not len(W) or not np.abs(W[:, j]).max():
-                if abs(q[j]) > ROUNDING * np.abs(self.q).max():
+                if np.abs(q[:, j]).max() > ROUNDING * np.abs(self.q).max():
                     raise ModelError(UNBOUNDED)
                 continue
             pivot = int(np.abs(W[:, j]).argmax())
-            price, share = q[j] / W[pivot, j], W[:, j] / W[pivot, j]
-            fixed, q = fixed + price * H[pivot], q - price * W[pivot]
+            price, share = q[:, j] / W[pivot, j], W[:, j] / W[pivot, j]
+            fixed, q = fixed + np.outer(price, H[pivot]), q - np.outer(price, W[pivot])
             size = np.abs(W).max(axis=1, keepdims=True)
             W, H = W - np.outer(share, W[pivot]), H - np.outer(share, H[pivot])
             W[np.abs(W) <= ROUNDING * size] = 0.0
             W, H = np.delete(W, pivot, axis=0), np.delete(H, pivot, axis=0)
-        kept = np.setdiff1d(np.arange(len(q)), free)
-        return _System(q[kept], W[:, kept], H, fixed, np.ones(len(W), dtype=bool))
+        kept = np.setdiff1d(np.arange(q.shape[1]), free)
+        return _System(q[:, kept], W[:, kept], H, fixed, np.ones(len(W), dtype=bool))
+
+
+def _by_data(costs: AffineMap, count: int) -> np.ndarray:
+    """The constants of an affine map, then its coefficients for each of so many numbers."""
+    found = np.zeros((count + 1, len(costs.constant)))
+    found[0] = costs.constant.numpy()
+    np.add.at(found, (costs.column.numpy() + 1, costs.entry.numpy()), costs.coefficient.numpy())
+    return found

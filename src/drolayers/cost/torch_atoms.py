@@ -245,7 +245,7 @@ def _diag_vec(node: Any) -> Operation:
 def _recourse(node: Any) -> Operation:
     stage: SecondStage = node.stage
     if stage.vertices is None:
-        return lambda args: _SolveSecondStage.apply(args[0], stage)
+        return lambda args: _SolveSecondStage.apply(stage, *args)
     dual = stage.vertices
     points, forbidden = Fixed(dual.points.toarray().T), Fixed(dual.forbidden.toarray().T)
     # Every block as a row of vertex numbers, short ones filled up with their first vertex.
@@ -267,21 +267,24 @@ def _recourse(node: Any) -> Operation:
 
 
 class _SolveSecondStage(torch.autograd.Function):
-    """The second stage solved item by item; by the envelope theorem its gradient is the vector of multipliers."""
+    """The second stage solved item by item; by the envelope theorem its gradients are multipliers and actions."""
 
     @staticmethod
-    def forward(ctx: Any, rhs: Tensor, stage: SecondStage) -> Tensor:
-        items = rhs.detach().reshape(-1, rhs.shape[-1]).cpu().double().numpy()
-        solved = [stage.solve(item) for item in items]
-        values = torch.as_tensor(np.array([value for value, _ in solved])).to(rhs)
-        duals = torch.as_tensor(np.array([dual for _, dual in solved])).to(rhs)
-        ctx.save_for_backward(duals.reshape(rhs.shape))
-        return values.reshape(rhs.shape[:-1])
+    def forward(ctx: Any, stage: SecondStage, *args: Tensor) -> Tensor:
+        """Of the right-hand side and, where they are known data, the costs."""
+        batch, like = torch.broadcast_shapes(*[arg.shape[:-1] for arg in args]), args[0]
+        whole = [arg.detach().expand(*batch, arg.shape[-1]) for arg in args]
+        items = [arg.reshape(-1, arg.shape[-1]).cpu().double().numpy() for arg in whole]
+        solved = [stage.solve(*item) for item in zip(*items, strict=True)]
+        value, *slopes = (torch.as_tensor(np.array([found[k] for found in solved])).to(like) for k in range(3))
+        ctx.save_for_backward(*(slope.reshape(arg.shape) for slope, arg in zip(slopes, whole, strict=False)))
+        ctx.shapes = [arg.shape for arg in args]
+        return value.reshape(batch)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        (duals,) = ctx.saved_tensors
-        return gradient.unsqueeze(-1) * duals, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        pulled = (gradient.unsqueeze(-1) * slope for slope in ctx.saved_tensors)
+        return None, *(part.sum_to_size(shape) for part, shape in zip(pulled, ctx.shapes, strict=True))
 
 
 _TABLE: dict[type, Callable[[Any], Operation]] = {

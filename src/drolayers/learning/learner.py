@@ -306,11 +306,16 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         best = self.decision(Z, known).best
         return best if isinstance(Z, Tensor) else {variable: value.numpy() for variable, value in best.items()}
 
-    def predict_set(self, Z: Any) -> dict[str, Any]:
-        """The (projected) parameters of the predicted ambiguity sets, by name."""
-        contexts = self._contexts(Z)
+    def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
+        """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
+        contexts, pipeline = self._contexts(Z), self.pipeline_
+        needed = self.problem.ambiguity.y.support.parameters
+        table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
-            parts = [self.pipeline_.theta(z, self.pipeline_.around(z)) for z in contexts.split(512)]
+            parts = [
+                pipeline.theta(z, pipeline.around(z), told if needed else None)
+                for z, told in zip(contexts.split(512), table.split(512), strict=True)
+            ]
         values = self.problem.ambiguity.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
 

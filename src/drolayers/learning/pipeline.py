@@ -78,19 +78,21 @@ class Pipeline(nn.Module):
             return self.nominal(z, exclude=self._exclude[rows] if len(self._exclude) else rows)
         return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
-    def theta(self, z: Tensor, nominal: Nominal | None) -> Tensor:
+    def theta(self, z: Tensor, nominal: Nominal | None, known: Tensor | None = None) -> Tensor:
         """θ, projected."""
-        return self._projected(self.model(z), nominal)
+        return self._projected(self.model(z), nominal, known)
 
-    def _projected(self, theta: Tensor, nominal: Nominal | None) -> Tensor:
-        return theta if self.projection is None or nominal is None else self.projection(theta, nominal)
+    def _projected(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
+        if self.projection is None or nominal is None:
+            return theta
+        return self.projection(theta, nominal, self._values(known))
 
     def stages(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Iterator[Any]:
         """What a step is made of, one after the other: θ of the model, θ projected, the decision."""
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
-        theta = self._projected(raw, nominal)
+        theta = self._projected(raw, nominal, known)
         yield theta
         yield self.layer(theta, nominal, self._values(known))
 
@@ -140,7 +142,7 @@ class Pipeline(nn.Module):
         free = [v for v in problem.variables if v not in set(problem.integer_variables)]
         with torch.no_grad():
             nominal = self.around(z, rows)
-            theta = self.theta(z, nominal)
+            theta = self.theta(z, nominal, known)
         if not free:
             return 0.0
         theta.requires_grad_()

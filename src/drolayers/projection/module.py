@@ -17,13 +17,16 @@ from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.reweighted import Divergence
 from drolayers.ambiguity.wasserstein import Wasserstein
+from drolayers.amounts import Told
 from drolayers.conic import Engine, make_engine
 from drolayers.errors import ModelError
+from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
 from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Box, Reals
+from drolayers.uncertainty import Uncertain
 
 Method = Literal["auto", "direct", "closed_form", "conic", "clip"]
 _METHODS = ("auto", "direct", "closed_form", "conic", "clip")
@@ -43,7 +46,9 @@ class Projection(nn.Module):
     It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
-    all atoms lie in it). Gradients flow to θ, and to the nominal distribution where that needs them.
+    all atoms lie in it). Where the ends of a box are known data, outcomes of other days may lie outside of today's: the
+    nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal distribution
+    and known data where those need them.
 
     Args:
         ambiguity: the set.
@@ -131,15 +136,19 @@ class Projection(nn.Module):
         return f"{self.ambiguity}, margin={self.margin:g}, absolute={self.absolute:g}, method={self.method}: {used}"
 
     @overload
-    def forward(self, theta: Tensor, nominal: Pair) -> Tensor: ...
+    def forward(self, theta: Tensor, nominal: Pair, known: Known | None = None) -> Tensor: ...
     @overload
-    def forward(self, theta: Mapping[str, Tensor], nominal: Pair) -> dict[str, Tensor]: ...
-    def forward(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair) -> Tensor | dict[str, Tensor]:
+    def forward(self, theta: Mapping[str, Tensor], nominal: Pair, known: Known | None = None) -> dict[str, Tensor]: ...
+    def forward(
+        self, theta: Tensor | Mapping[str, Tensor], nominal: Pair, known: Known | None = None
+    ) -> Tensor | dict[str, Tensor]:
         """Project a batch.
 
         Args:
             theta: ``(batch, ambiguity.size)``, or a dict by name.
             nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``.
+            known: values of the known data in the support of y, ``(batch, *shape)`` or one for all; differentiable.
+                Other known data of the problem may stand beside them.
 
         Returns:
             θ in the form and type in which it came.
@@ -148,7 +157,7 @@ class Projection(nn.Module):
             ShapeError: wrong shapes, or NaN or infinity in θ or in the nominal distribution.
         """
         flat = self.ambiguity.flat(theta)
-        found, self.last = self._project(flat, nominal)
+        found, self.last = self._project(flat, nominal, known)
         if not self._warned and not bool(self.last.ok.all()):
             self._warned = True
             item, sentence = next(iter(self.last.sentences.items()))
@@ -160,25 +169,28 @@ class Projection(nn.Module):
             )
         return self.ambiguity.unpack(found) if isinstance(theta, Mapping) else found
 
-    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair) -> Report:
+    def status(self, theta: Tensor | Mapping[str, Tensor], nominal: Pair, known: Known | None = None) -> Report:
         """What becomes of every item, without gradients."""
         with torch.no_grad():
-            return self._project(self.ambiguity.flat(theta), nominal)[1]
+            return self._project(self.ambiguity.flat(theta), nominal, known)[1]
 
-    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair) -> tuple[Tensor, Report]:
+    def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None) -> tuple[Tensor, Report]:
         """The projection and its report."""
-        around = self.ambiguity.around(nominal, flat)
+        around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around) + self.absolute
-            return torch.where(needed <= double, double, raised(needed, flat.dtype)).to(flat.dtype), report
+            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around, told) + self.absolute
+            # Known data that is no number, or leaves no support, asks for nothing: such items are masked by the layer.
+            asked = (needed > double) & (needed < torch.inf)
+            return torch.where(asked, raised(needed, flat.dtype), double).to(flat.dtype), report
         if isinstance(self.ambiguity, Divergence):
             # The nominal distribution is at no distance from itself.
             least = torch.full_like(double, self.absolute)
-            self._look_outside(around, report)
+            self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
         assert isinstance(self.ambiguity, MomentSet)
+        around = _moved(self.ambiguity.y, around, told)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
@@ -186,17 +198,17 @@ class Projection(nn.Module):
             moved, bound = rule.apply(alpha, sigma, around, flat.dtype, report)
             moved["sigma"] = bound.unflatten(1, (rule.task.moment.sides, -1)).amax(1)
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
-        self._look_outside(around, report)
+        self._look_outside(around, told, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
 
-    def _look_outside(self, nominal: Nominal, report: Report) -> None:
+    def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
         if isinstance(self.ambiguity.y.support, Reals):
             return
         with torch.no_grad():
             atoms = nominal.atoms.detach()
             allowed = _OUTSIDE * atoms.abs().amax((1, 2))[:, None]
-            outside = (self.ambiguity.y.support.violation(atoms) > allowed) & (nominal.weights > 0)
+            outside = (self.ambiguity.y.support.violation(atoms, known) > allowed) & (nominal.weights > 0)
         sentence = (
             "The nominal distribution has atoms outside the support of y, so that no moment bound can contain it: "
             "widen the support, or clean the outcomes."
@@ -235,15 +247,29 @@ def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLi
     return found
 
 
-def _needed_radius(ball: Wasserstein, nominal: Nominal) -> Float[Tensor, "batch 1"]:
+def _needed_radius(ball: Wasserstein, nominal: Nominal, known: Told) -> Float[Tensor, "batch 1"]:
     """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
     atoms, weights = nominal
     support = ball.y.support
     if isinstance(support, Box):
         # Coordinate by coordinate, in every norm.
-        lo, hi = (torch.tensor(end).to(atoms) for end in support.ends(ball.y.dim))
+        lo, hi = _ends(support, atoms, known)
         gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
         distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
         moved = (weights * distance**ball.order).sum(1, keepdim=True)
         return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
-    return ball.needed(nominal)[:, None]
+    return ball.needed(nominal, known)[:, None]
+
+
+def _ends(box: Box, atoms: Float[Tensor, "batch atom dim"], known: Told) -> list[Tensor]:
+    """Both ends, ready to be compared with atoms."""
+    return [end.to(atoms).reshape(-1, 1, atoms.shape[2]) for end in box.ends(atoms.shape[2], known)]
+
+
+def _moved(y: Uncertain, nominal: Nominal, known: Told) -> Nominal:
+    """The nearest nominal distribution in a box of known data; others stay as they are."""
+    if not isinstance(y.support, Box) or not known:
+        return nominal
+    lo, hi = _ends(y.support, nominal.atoms, known)
+    inside = torch.minimum(torch.maximum(nominal.atoms, lo), hi)
+    return Nominal(torch.where(inside.isnan(), nominal.atoms, inside), nominal.weights)

@@ -63,4 +63,9 @@ def decision_rules(recourses: tuple[RuleRecourse, ...], ambiguity: AmbiguitySet,
         price = recourse.weight * recourse.q
         slope, offset = slope + price @ by_y, offset + price @ fixed
         lifts = [lift + price @ gamma for lift, gamma in zip(lifts, by_u, strict=True)]
+    if slope.parameters():
+        # The set multiplies slopes and lifts by parameters of its own: products with known costs are named.
+        written, names = [slope, *lifts], [cp.Variable(part.shape) for part in (slope, *lifts)]
+        constraints += [name == part for name, part in zip(names, written, strict=True)]
+        slope, *lifts = names
     return RuleCost(slope, offset, lifts, constraints)
