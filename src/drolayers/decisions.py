@@ -28,9 +28,9 @@ class Decisions:
     """What the constraints admit.
 
     Args:
-        constraints: on the decision variables alone.
+        constraints: on the decision variables, without the cost.
         variables: the decision variables.
-        known: the parameters that are known data, of which the constraints may use some.
+        features: what the constraints may depend on: known data, and where they hold worst cases, θ.
         problem: the compiled problem; integer values are given and returned in the order of its integer columns.
         engine: how to solve.
     """
@@ -39,13 +39,13 @@ class Decisions:
         self,
         constraints: Sequence[cp.Constraint],
         variables: Sequence[cp.Variable],
-        known: Sequence[cp.Parameter],
+        features: Sequence[cp.Parameter],
         problem: ConeProgram,
         engine: Engine,
     ) -> None:
         check_box(problem)
         self.constraints, self.variables, self.problem, self.engine = constraints, variables, problem, engine
-        self.known, self._same = known, not any(c.parameters() for c in constraints)
+        self.features, self._same = features, not any(c.parameters() for c in constraints)
         self._some_integers: Bool[Tensor, "1"] | None = None
         self._points: Tensor | None = None
 
@@ -55,35 +55,35 @@ class Decisions:
         # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
         mentioned = {v.id for c in self.constraints for v in c.variables()}
         touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
-        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), self.known)
+        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), self.features)
 
     @torch.no_grad()
     def exist(
-        self, known: Float[Tensor, "item entry"], fixed: Float[Tensor, "item integer"] | None
+        self, features: Float[Tensor, "item feature"], fixed: Float[Tensor, "item integer"] | None
     ) -> Bool[Tensor, "item"]:
         """Whether there is a decision, item by item: any, with integrality relaxed, or one with given integers."""
         if fixed is None and self._same:
-            return self._some.expand(len(known))
+            return self._some.expand(len(features))
         order = None if fixed is None else fixed[:, self._order]
-        return self.engine.solve(self.program, known, order).status != int(Status.INFEASIBLE)
+        return self.engine.solve(self.program, features, order).status != int(Status.INFEASIBLE)
 
     @cached_property
     def _some(self) -> Bool[Tensor, "1"]:
-        """Whether some decision satisfies constraints without known data, checked once."""
+        """Whether some decision satisfies constraints that are the same for all, checked once."""
         return self.engine.solve(self.program, self._nothing).status != int(Status.INFEASIBLE)
 
     @torch.no_grad()
-    def integers_exist(self, known: Float[Tensor, "item entry"], oracle: Oracle) -> Bool[Tensor, "item"]:
-        """Whether some integer decision satisfies the constraints; once for all where they hold no known data."""
+    def integers_exist(self, features: Float[Tensor, "item feature"], oracle: Oracle) -> Bool[Tensor, "item"]:
+        """Whether some integer decision satisfies the constraints; once for all where they are the same for all."""
         if not self._same:
-            return oracle.best(self.program, self.program.values(known), 1).status != int(Status.INFEASIBLE)
+            return oracle.best(self.program, self.program.values(features), 1).status != int(Status.INFEASIBLE)
         if self._some_integers is None:
             found = oracle.best(self.program, self.program.values(self._nothing), 1)
             self._some_integers = found.status != int(Status.INFEASIBLE)
-        return self._some_integers.expand(len(known))
+        return self._some_integers.expand(len(features))
 
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
-        """All integer points that some known data may admit; None where there are more than the limit, if any."""
+        """All integer points that some features may admit; None where there are more than the limit, if any."""
         if limit is not None and self._points is None and box_size(self.problem) > min(max(limit, ENUMERABLE), ALL):
             return None
         if self._points is None:
@@ -108,6 +108,6 @@ class Decisions:
         return [columns[int(column)] for column in program.integers]
 
     @property
-    def _nothing(self) -> Float[Tensor, "1 entry"]:
-        """Known data for constraints that hold none."""
+    def _nothing(self) -> Float[Tensor, "1 feature"]:
+        """Features for constraints that depend on none."""
         return torch.zeros(1, self.program.feature_size, dtype=torch.float64)

@@ -26,12 +26,14 @@ class KnownData:
 
     Args:
         parameters: in the order in which they are met; ``y`` is left out.
-        products: of the cost, whose monomials are features too.
+        products: of costs, whose monomials are features too, each with the parameters whose entries they count.
     """
 
-    def __init__(self, parameters: Sequence[cp.Parameter], products: Products) -> None:
+    def __init__(
+        self, parameters: Sequence[cp.Parameter], products: Sequence[tuple[Sequence[cp.Parameter], Products]]
+    ) -> None:
         found = {p.id: p for p in parameters if not isinstance(p, Uncertain)}
-        self.parameters, self.products = tuple(found.values()), products
+        self.parameters, self.products = tuple(found.values()), [part for part in products if len(part[1])]
         names = [p.name() for p in self.parameters]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -49,7 +51,7 @@ class KnownData:
     @property
     def features(self) -> list[cp.Parameter]:
         """What compiled programs are affine in."""
-        return [*self.parameters, *([self.products.parameter] if len(self.products) else [])]
+        return [*self.parameters, *(products.parameter for _, products in self.products)]
 
     def given(self, known: Known | None, batch: int | None = None) -> dict[cp.Parameter, Tensor]:
         """Values for all parameters, ``(batch, *shape)`` each, checked.
@@ -185,12 +187,17 @@ class KnownData:
             warnings.warn(f"{said}: they are masked.", MaskedDataWarning, stacklevel=2)
             entries = torch.where(wrong[:, None], torch.full_like(entries, torch.nan), entries)
         # Programs lay parameters out row by row, costs column by column.
+        place: dict[int, np.ndarray] = {}
         order, start = [], 0
         for p in self.parameters:
-            order.append(start + np.arange(p.size).reshape(p.shape, order="F").ravel(order="C"))
+            place[p.id] = start + np.arange(p.size)
+            order.append(place[p.id].reshape(p.shape, order="F").ravel(order="C"))
             start += p.size
-        products = [entries[:, list(monomial)].prod(1) for monomial in self.products.monomials]
-        return entries[:, np.concatenate(order)], torch.stack(products, 1) if products else entries[:, :0]
+        monomials = []
+        for parameters, products in self.products:
+            at = np.concatenate([place[p.id] for p in parameters])
+            monomials += [entries[:, at[list(monomial)]].prod(1) for monomial in products.monomials]
+        return entries[:, np.concatenate(order)], torch.stack(monomials, 1) if monomials else entries[:, :0]
 
 
 def _names(p: cp.Parameter) -> list[str]:

@@ -92,6 +92,11 @@ class AmbiguitySet(ABC):
         """Whether atoms and weights travel beside θ."""
         return False
 
+    @property
+    def chebyshev(self) -> bool:
+        """Whether the worst CVaR of an affine function is its worst quantile too, as under one norm on all of space."""
+        return False
+
     def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """The nominal distributions of a batch, checked, where θ is."""
         count = self.atoms if self.needs_nominal else 0
@@ -112,6 +117,10 @@ class AmbiguitySet(ABC):
             lifts: what a decision rule's cost takes off the multiplier of each of ``lifted_components``.
             share: whether what all scenarios have in common may be said once.
         """
+
+    def outcomes(self, rows: Rows) -> SetDual:
+        """The same over every outcome that the set allows: all of the support unless said otherwise."""
+        return SetDual(rows, cp.Constant(0.0), [], [])
 
     def lifted_components(self) -> list[int]:
         """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""

@@ -13,14 +13,13 @@ share of every term that can take what is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from drolayers.ambiguity.base import AmbiguitySet, Rows
+from drolayers.ambiguity.base import Rows, SetDual
 from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.support import Reals, Support
@@ -83,24 +82,20 @@ class WorstCase:
     probe: Probe | None
 
 
-def worst_case(
-    rows: Rows, ambiguity: AmbiguitySet, lifts: Sequence[cp.Expression] | None = None, probe: bool = False
-) -> WorstCase:
+def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:
     """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}.
 
     Args:
-        rows: the pieces of all blocks.
-        ambiguity: the set U(θ).
-        lifts: what decision rules take off the multipliers of the moments' components.
+        dual: of the set U(θ) over the pieces of all blocks.
+        support: of y.
         probe: whether slopes and offsets become variables that can be perturbed.
     """
-    dual = ambiguity.dual(rows, lifts, share=not probe)
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
     if probe:
         probed, ties = _probed(expanded, dual.unit)
         expanded, constraints = probed.rows, [*constraints, *ties]
-    bound, more = supremum(expanded, ambiguity.y.support, dual.terms)
+    bound, more = supremum(expanded, support, dual.terms)
     value = expanded.offset + bound
     constraints += more
     lone = expanded.lone
