@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
+from drolayers.cost.rules import Rule
 from drolayers.integer import Oracle, feasible_points
 from drolayers.integer.enumeration import all_points, box_size
 from drolayers.integer.oracle import check_box
@@ -28,7 +29,9 @@ class Decisions:
     """What the constraints admit.
 
     Args:
-        constraints: on the decision variables, without the cost.
+        plain: the constraints on the decision variables alone.
+        rules: the constraints with worst cases.
+        limits: what says that the variables above those are there.
         variables: the decision variables.
         features: what the constraints may depend on: known data, and where they hold worst cases, θ.
         problem: the compiled problem; integer values are given and returned in the order of its integer columns.
@@ -37,15 +40,18 @@ class Decisions:
 
     def __init__(
         self,
-        constraints: Sequence[cp.Constraint],
+        plain: Sequence[cp.Constraint],
+        rules: Sequence[Rule],
+        limits: Sequence[cp.Constraint],
         variables: Sequence[cp.Variable],
         features: Sequence[cp.Parameter],
         problem: ConeProgram,
         engine: Engine,
     ) -> None:
         check_box(problem)
-        self.constraints, self.variables, self.problem, self.engine = constraints, variables, problem, engine
-        self.features, self._same = features, not any(c.parameters() for c in constraints)
+        self.variables, self.problem, self.engine, self.features = variables, problem, engine, features
+        self.plain, self.rules, self.limits = plain, rules, limits
+        self._same = not rules and not any(c.parameters() for c in plain)
         self._some_integers: Bool[Tensor, "1"] | None = None
         self._points: Tensor | None = None
 
@@ -53,9 +59,31 @@ class Decisions:
     def program(self) -> ConeProgram:
         """The constraints without a cost."""
         # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
-        mentioned = {v.id for c in self.constraints for v in c.variables()}
+        constraints = [*self.plain, *(rule.holds for rule in self.rules), *self.limits]
+        mentioned = {v.id for c in constraints for v in c.variables()}
         touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
-        return compile_program(cp.Problem(cp.Minimize(0.0), [*self.constraints, *touch]), self.features)
+        return compile_program(cp.Problem(cp.Minimize(0.0), [*constraints, *touch]), self.features)
+
+    @cached_property
+    def _relaxed(self) -> tuple[ConeProgram, list[cp.Variable]]:
+        """The least sum by which the constraints with worst cases are missed."""
+        missed = [cp.Variable(rule.rows, nonneg=True) for rule in self.rules]
+        total = sum((cp.sum(m) for m in missed), start=cp.Constant(0.0))
+        relaxed = [rule.left <= m for rule, m in zip(self.rules, missed, strict=True)]
+        written = cp.Problem(cp.Minimize(total), [*self.plain, *self.limits, *relaxed])
+        return compile_program(written, self.features), missed
+
+    @torch.no_grad()
+    def shortfalls(self, features: Float[Tensor, "item feature"]) -> dict[cp.Constraint, Float[Tensor, "item row"]]:
+        """By how much each constraint with worst cases is missed; inf where no relaxation helps, NaN if not known."""
+        program, missed = self._relaxed
+        solution = self.engine.solve(program, features)
+        none = (solution.status == int(Status.INFEASIBLE))[:, None]
+        found = {}
+        for rule, variable in zip(self.rules, missed, strict=True):
+            value = solution.variable(variable).masked_fill(~solution.ok[:, None], torch.nan)
+            found[rule.constraint] = value.masked_fill(none, torch.inf)
+        return found
 
     @torch.no_grad()
     def exist(

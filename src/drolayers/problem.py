@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import cvxpy as cp
 import numpy as np
@@ -17,6 +18,7 @@ from drolayers.ambiguity.parameters import columns
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_constants, compile_program
 from drolayers.conic.elastic import endless
+from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind
 from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
@@ -120,14 +122,16 @@ class DecisionProblem:
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
-        program, _, self._limits = self._compiled(
+        program, _, limits = self._compiled(
             self._cost, [*self._plain, *(r.holds for r in self.rules)], [part for r in self.rules for part in r.parts]
         )
         self.program: ConeProgram = program
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
         self._engine = default_engine()
         self._decisions = Decisions(
-            [*self._plain, *(r.holds for r in self.rules), *self._limits],
+            self._plain,
+            self.rules,
+            limits,
             self.variables,
             [*ambiguity.features, *self.known_data.features],
             self.program,
@@ -251,7 +255,29 @@ class DecisionProblem:
         """
         given = self.given(theta, nominal, known)
         solution = (engine or self._engine).solve(self.program, given.features, fixed)
-        return solution.masked(self.diagnose(solution, given, fixed)).checked(on_failure)
+        advice = partial(self.advice, theta, nominal, known)
+        return solution.masked(self.diagnose(solution, given, fixed)).checked(on_failure, advice)
+
+    def shortfalls(
+        self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
+    ) -> dict[cp.Constraint, Float[Tensor, "batch row"]]:
+        """By how much the constraints with worst cases must be relaxed for some decision to satisfy all of them.
+
+        The least sum over all rows, with integer variables relaxed; inf where that does not help, since the other
+        constraints admit no decision or a worst case is infinite for every one.
+        """
+        return self._decisions.shortfalls(self.given(theta, nominal, known).features)
+
+    def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
+        """Which constraint with a worst case stands most in the way, where there is no decision, and how far."""
+        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0].tolist()
+        if not self.rules or not items:
+            return ""
+        found = self.shortfalls(theta, nominal, known)
+        worst = {c: missed[items].amax(1).nan_to_num(nan=-1.0, posinf=torch.inf) for c, missed in found.items()}
+        constraint = max(worst, key=lambda c: float(worst[c].max()))
+        missed, item = worst[constraint].max(), items[int(worst[constraint].argmax())]
+        return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else ""
 
     def diagnose(self, solution: Solution, given: Given, fixed: Tensor | None = None) -> Tensor:
         """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""

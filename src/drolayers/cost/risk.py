@@ -45,7 +45,7 @@ class Worst(Wrap):
 
     @staticmethod
     def tail(expression: cp.Expression, kind: Kind, level: float) -> Worst:
-        """That of ``tau + (expression - tau)^+ / (1 - level)``, with a fresh ``tau``; several rows are taken together."""
+        """That of ``tau + (expression - tau)^+ / (1 - level)`` with a fresh ``tau``; of several rows the largest."""
         tau, number = cp.Variable(name=f"{TAU}{get_id()}"), Marked(expression)
         largest = number if expression.shape == () else cp.max(number)
         return Worst(tau + cp.pos(largest - tau) / (1.0 - level), kind, level)
@@ -151,7 +151,7 @@ def _share(function: str, name: str, value: float) -> float:
 
 
 def _rows(function: str, constraint: cp.Constraint, equations: bool) -> cp.Expression:
-    """What must not be positive, as a vector; an equation from both sides."""
+    """What must not be positive; an equation from both sides, as a vector."""
     kinds = (cp.constraints.Equality, cp.constraints.Inequality) if equations else (cp.constraints.Inequality,)
     if not isinstance(constraint, kinds):
         raise ModelError(
@@ -160,5 +160,7 @@ def _rows(function: str, constraint: cp.Constraint, equations: bool) -> cp.Expre
         )
     if any(isinstance(node, Worst) for node in walk(constraint.args)):
         raise ModelError(f"dro.{function} holds for single outcomes, so that no worst case may stand in {constraint}.")
+    if isinstance(constraint, cp.constraints.Inequality):
+        return constraint.expr
     rows = cp.vec(constraint.expr, order="F")
-    return cp.hstack([rows, -rows]) if isinstance(constraint, cp.constraints.Equality) else rows
+    return cp.hstack([rows, -rows])

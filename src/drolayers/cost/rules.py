@@ -109,21 +109,21 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
     Raises:
         ModelError: ``y`` stands outside of a worst case, or a worst case where a larger one is no worse.
     """
-    rows = cp.vec(_turned(expression, 1, lambda node: True), order="F")
-    found = [node for node in walk([rows]) if isinstance(node, Worst)]
-    if not rows.is_convex():
+    expression = _turned(expression, 1, lambda node: True)
+    found = [node for node in walk([expression]) if isinstance(node, Worst)]
+    if not expression.is_convex():
         raise ModelError(
             f"The constraint {shorten(constraint)} is not convex <= concave with worst cases on the left: bound "
             "them from above, or for dro.expected of what is concave from below."
         )
     parts, stand_ins = _cut(found, y)
-    left = replaced(rows, stand_ins)
+    left = cp.vec(replaced(expression, stand_ins), order="F")
     if any(isinstance(p, Uncertain) for p in left.parameters()):
         raise ModelError(
             f"The constraint {shorten(constraint)} uses {y.name()} outside of a worst case: say for which outcomes it "
             "must hold, with dro.always, dro.expected, dro.cvar or dro.chance around it."
         )
-    outcome = replaced(rows, {id(node): node.expression for node in found})
+    outcome = replaced(expression, {id(node): node.expression for node in found})
     kind = min((node.kind for node in found), key=list(Kind).index)
     return Rule(constraint, kind, left, cp.vec(outcome, order="F"), parts)
 
