@@ -81,7 +81,7 @@ class Decisions:
         none = (solution.status == int(Status.INFEASIBLE))[:, None]
         found = {}
         for rule, variable in zip(self.rules, missed, strict=True):
-            value = solution.variable(variable).masked_fill(~solution.ok[:, None], torch.nan)
+            value = solution.variable(variable).clamp(min=0.0).masked_fill(~solution.ok[:, None], torch.nan)
             found[rule.constraint] = value.masked_fill(none, torch.inf)
         return found
 

@@ -12,9 +12,12 @@ from functools import cached_property
 
 import cvxpy as cp
 import numpy as np
+import torch
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import BinaryOperator
 from cvxpy.atoms.affine.unary_operators import NegExpression
+from jaxtyping import Float
+from torch import Tensor
 
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
@@ -22,6 +25,9 @@ from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.tree import replaced, walk
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
+
+ROUNDING = 1e-6
+"""Excess that is none, relative to the largest row: decisions come from solvers that stop a little outside."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +53,8 @@ class Rule:
 
     Attributes:
         constraint: as the user wrote it.
-        kind: of its worst cases, the strictest first.
+        kind: of its worst cases, or the first of several in the order of :class:`Kind`.
+        level: the largest of its CVaRs.
         left: the rows that must not be positive, in the variables above the worst cases.
         outcome: the same at one outcome, in the decision and ``y``.
         parts: the worst cases; of ``always`` and of sums by row, one for every row.
@@ -55,6 +62,7 @@ class Rule:
 
     constraint: cp.Constraint
     kind: Kind
+    level: float
     left: cp.Expression
     outcome: cp.Expression
     parts: tuple[Part, ...]
@@ -86,6 +94,16 @@ class Rule:
                 "each with a distribution of its own: give row=, or write one constraint for each."
             )
         return found[0]
+
+    def missed(self, outcomes: Float[Tensor, "point row"]) -> float:
+        """What data say of g(x, y) ≤ 0: how often it does not hold, or the excess of its mean, or of its CVaR."""
+        if self.kind in (Kind.ALWAYS, Kind.CHANCE):
+            rounding = ROUNDING * float(outcomes.abs().max())
+            return float((outcomes > rounding).any(1).double().mean())
+        if self.kind is Kind.EXPECTED:
+            return float(outcomes.mean(0).max())
+        worst, size = outcomes.amax(1).sort(descending=True).values, (1.0 - self.level) * len(outcomes)
+        return float(worst @ (size - torch.arange(len(worst)).to(worst)).clamp(0.0, 1.0)) / size
 
     @property
     def affine(self) -> bool:
@@ -125,7 +143,7 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
         )
     outcome = replaced(expression, {id(node): node.expression for node in found})
     kind = min((node.kind for node in found), key=list(Kind).index)
-    return Rule(constraint, kind, left, cp.vec(outcome, order="F"), parts)
+    return Rule(constraint, kind, max(node.level for node in found), left, cp.vec(outcome, order="F"), parts)
 
 
 def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[Part, ...]]:
