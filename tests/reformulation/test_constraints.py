@@ -441,6 +441,7 @@ Y, X = dro.Uncertain(2), cp.Variable(2)
         (lambda: cp.square(dro.expected(cp.pos(Y @ X))) <= 1, "inside of"),
         (lambda: dro.expected(dro.cvar(Y @ X, 0.9)) <= 1, "of another one"),
         (lambda: cp.Parameter(name="p") * dro.expected(Y @ X) <= 1, "not convex"),
+        (lambda: cp.Parameter(name="p") * dro.expected(Y[0]) <= X[0], "not convex"),
         (lambda: dro.always(cp.square(Y @ X) <= 1), "not piecewise affine"),
         (lambda: dro.always(Y @ X), "needs a <= b or a == b"),
         (lambda: dro.chance(Y @ X == 1, 0.9), "needs a <= b"),
@@ -451,6 +452,18 @@ Y, X = dro.Uncertain(2), cp.Variable(2)
 def test_what_is_refused(rule: Callable[[], cp.Constraint], match: str) -> None:
     with pytest.raises(dro.ModelError, match=match):
         dro.DecisionProblem(cp.sum_squares(X), [rule()], dro.MomentSet(Y, [m.SquaredNorm()]))
+
+
+def test_costs_that_are_refused() -> None:
+    ambiguity = dro.MomentSet(Y, [m.SquaredNorm()])
+    for cost, match in (
+        (cp.Parameter(name="p") * dro.expected(Y[0]) + cp.abs(Y[1]), "not negative"),
+        (cp.square(dro.expected(Y @ X)) + Y[0], "inside of"),
+        (dro.expected(cp.square(Y @ X)) + Y[0], "not piecewise affine"),
+        (-dro.expected(cp.pos(Y @ X)) + Y[0], "not negative"),
+    ):
+        with pytest.raises(dro.ModelError, match=match):
+            dro.DecisionProblem(cp.sum_squares(X) + cost, [], ambiguity)
 
 
 def test_constraints_that_are_not_the_problems_own() -> None:

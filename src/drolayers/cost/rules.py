@@ -129,7 +129,7 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
     """
     expression = _turned(expression, 1, lambda node: True)
     found = [node for node in walk([expression]) if isinstance(node, Worst)]
-    if not expression.is_convex():
+    if not _grows(expression, found):
         raise ModelError(
             f"The constraint {shorten(constraint)} is not convex <= concave with worst cases on the left: bound "
             "them from above, or for dro.expected of what is concave from below."
@@ -153,14 +153,25 @@ def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[P
     """
     cost = _turned(cost, 1, lambda node: node.kind is Kind.EXPECTED)
     found = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind is Kind.EXPECTED]
-    if not found or not cost.is_convex():
+    if not found:
         return cost, ()
+    if not _grows(cost, found):
+        raise ModelError(
+            f"The cost {shorten(cost)} is not convex by CVXPY's rules with its worst cases added, or multiplied by "
+            "what is not negative: declare known data with cp.Parameter(nonneg=True)."
+        )
     if len(found) == 1 and found[0].size == 1:
         rest = replaced(cost, {id(found[0]): cp.Constant(np.zeros(found[0].shape))})
         if not any(isinstance(node, Worst | Uncertain) for node in walk([rest])):
             return replaced(cost, {id(found[0]): found[0].args[0]}), ()
     parts, stand_ins = _cut(found, y)
     return replaced(cost, stand_ins), parts
+
+
+def _grows(expression: cp.Expression, found: Sequence[Worst]) -> bool:
+    """Whether an expression is convex, and grows with its worst cases: else it would not be so in something convex."""
+    convex = {id(node): cp.maximum(cp.Variable(node.shape), cp.Variable(node.shape)) for node in found}
+    return bool(expression.is_convex() and replaced(expression, convex).is_convex())
 
 
 def _cut(found: Sequence[Worst], y: Uncertain) -> tuple[tuple[Part, ...], dict[int, cp.Expression]]:
