@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.parameters import columns
-from drolayers.cost.products import Products, intervals
+from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.uncertainty import Uncertain
 
@@ -52,6 +53,17 @@ class KnownData:
     def features(self) -> list[cp.Parameter]:
         """What compiled programs are affine in."""
         return [*self.parameters, *(products.parameter for _, products in self.products)]
+
+    @cached_property
+    def monomials(self) -> list[Monomial]:
+        """Those of all products, in entries of all parameters."""
+        ends = np.cumsum([p.size for p in self.parameters])
+        place = {p.id: np.arange(end - p.size, end) for p, end in zip(self.parameters, ends, strict=True)}
+        found: list[Monomial] = []
+        for parameters, products in self.products:
+            at = np.concatenate([place[p.id] for p in parameters])
+            found += [tuple(at[list(monomial)].tolist()) for monomial in products.monomials]
+        return found
 
     def given(self, known: Known | None, batch: int | None = None) -> dict[cp.Parameter, Tensor]:
         """Values for all parameters, ``(batch, *shape)`` each, checked.
@@ -187,17 +199,12 @@ class KnownData:
             warnings.warn(f"{said}: they are masked.", MaskedDataWarning, stacklevel=2)
             entries = torch.where(wrong[:, None], torch.full_like(entries, torch.nan), entries)
         # Programs lay parameters out row by row, costs column by column.
-        place: dict[int, np.ndarray] = {}
         order, start = [], 0
         for p in self.parameters:
-            place[p.id] = start + np.arange(p.size)
-            order.append(place[p.id].reshape(p.shape, order="F").ravel(order="C"))
+            order.append(start + np.arange(p.size).reshape(p.shape, order="F").ravel(order="C"))
             start += p.size
-        monomials = []
-        for parameters, products in self.products:
-            at = np.concatenate([place[p.id] for p in parameters])
-            monomials += [entries[:, at[list(monomial)]].prod(1) for monomial in products.monomials]
-        return entries[:, np.concatenate(order)], torch.stack(monomials, 1) if monomials else entries[:, :0]
+        products = [entries[:, list(monomial)].prod(1) for monomial in self.monomials]
+        return entries[:, np.concatenate(order)], torch.stack(products, 1) if products else entries[:, :0]
 
 
 def _names(p: cp.Parameter) -> list[str]:
