@@ -112,6 +112,23 @@ def test_always_holds_row_by_row_and_for_maxima() -> None:
     close(dro.DecisionProblem(s, [spread], problem.ambiguity).solve(row(0.0, 0.0, 1.0)).objective, 5.0)
 
 
+def test_rows_have_their_own_distributions() -> None:
+    """Whatever the order in which worst cases stand in a constraint."""
+    y, t = dro.Uncertain(2), cp.Variable()
+    first, second = dro.expected(y), dro.expected(-2 * y[0])
+    rule = cp.hstack([3 * first[1], t + second, first[0]]) <= 4
+    problem = dro.DecisionProblem(cp.square(t), [rule], dro.MomentSet(y, [m.SquaredNorm()]))
+    theta, x = row(CENTRE, 0.25), {t: torch.tensor([1.0]).double()}
+    means = CENTRE + np.array([[0.0, 0.5], [-0.5, 0.0], [0.5, 0.0]])
+    for k, mean in enumerate(means):
+        atoms, probabilities = problem.worst_case_distribution(x, theta, of=rule, row=k)
+        close((probabilities[..., None] * atoms).sum(1), mean)
+    close(problem.worst_case(x, theta, of=rule), [3 * 0.6 - 4, 1 + 0.2 - 4, 0.9 - 4])
+    for wrong in (None, 3, -1):
+        with pytest.raises(dro.ModelError, match="give row="):
+            problem.worst_case_distribution(x, theta, of=rule, row=wrong)
+
+
 def test_equations_for_every_outcome() -> None:
     """On a box, the slopes of an equation vanish."""
     y, x, z = dro.Uncertain(2, support=BOX), cp.Variable(2), cp.Variable()

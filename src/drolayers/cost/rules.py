@@ -22,6 +22,7 @@ from torch import Tensor
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind, Worst
+from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
@@ -84,16 +85,29 @@ class Rule:
         return int(self.left.size)
 
     def part(self, row: int | None) -> Part:
-        """The worst case of a row."""
-        found = self.parts
-        if row is not None and len(found) == self.rows:
-            found = found[row : row + 1] if 0 <= row < self.rows else ()
+        """The worst case of a row; of the only one unless given."""
+        rows = range(self.rows) if row is None else [row] if 0 <= row < self.rows else []
+        found = {k for r in rows for k in self._depends[r]}
         if len(found) != 1:
             raise ModelError(
                 f"The constraint {shorten(self.constraint)} has {len(self.parts)} worst cases in {self.rows} rows, "
                 "each with a distribution of its own: give row=, or write one constraint for each."
             )
-        return found[0]
+        return self.parts[found.pop()]
+
+    @cached_property
+    def _depends(self) -> list[list[int]]:
+        """The worst cases that each row depends on: where its derivative, which is constant in them, is not zero."""
+        leaves = (*self.left.variables(), *self.left.parameters())
+        generator = torch.Generator().manual_seed(0)
+        at = {leaf: 0.5 + torch.rand(1, *leaf.shape, dtype=torch.float64, generator=generator) for leaf in leaves}
+        numbers = [at[variable].requires_grad_() for variable in self.above]
+        found = []
+        for value in TorchCost(self.left)(at)[0]:
+            slopes = torch.autograd.grad(value, numbers, retain_graph=True, materialize_grads=True)
+            # Parts are numbered column by column.
+            found.append(np.flatnonzero(np.concatenate([s[0].numpy().ravel(order="F") for s in slopes])).tolist())
+        return found
 
     def missed(self, outcomes: Float[Tensor, "point row"]) -> float:
         """What data say of g(x, y) ≤ 0: how often it does not hold, or the excess of its mean, or of its CVaR."""
