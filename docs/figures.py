@@ -221,6 +221,30 @@ def gradients() -> Figure:
     return made
 
 
+def chance() -> Figure:
+    """What a chance constraint promises, and how often it does not hold on fresh data."""
+    import cvxpy as cp
+    import numpy as np
+    import torch
+
+    import drolayers as dro
+
+    (atoms, _), fresh = sample(), np.random.default_rng(1).gamma(9.0, 0.6, 100_000)
+    theta = torch.stack([atoms.mean(), atoms.var()])[None]
+    asked, missed = np.linspace(0.5, 0.98, 17), []
+    for probability in asked:
+        y, stock = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable()
+        ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+        problem = dro.DecisionProblem(stock, [dro.chance(y[0] <= stock, probability)], ambiguity)
+        missed.append(float((fresh > float(problem.solve(theta).objective)).mean()))
+    made, axes = figure(size=(4.2, 2.6))
+    axes.plot(asked, 1.0 - asked, color=GREY, ls="--", label="promised: at most")
+    axes.plot(asked, missed, color=RED, label="on fresh data")
+    axes.set(xlabel="probability asked for", ylabel="demand above the order")
+    axes.legend(frameon=False)
+    return made
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "sigma": sigma,
     "mu": mu,
@@ -229,6 +253,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "temperature": temperature,
     "surrogate": surrogate,
     "gradients": gradients,
+    "chance": chance,
 }
 
 

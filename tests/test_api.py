@@ -28,7 +28,10 @@ NAMES = [
     "Status",
     "Uncertain",
     "Wasserstein",
+    "always",
+    "chance",
     "cvar",
+    "expected",
     "recourse",
 ]
 MOMENTS = ["Absolute", "AbsolutePower", "Conic", "Linear", "Norm", "PositiveSquare", "SquaredNorm", "maximum"]

@@ -13,6 +13,7 @@ import torch
 import drolayers as dro
 from drolayers.conic.compile import compile_program
 from drolayers.products import kron, tiled, times
+from drolayers.reformulation.formulate import formulate
 
 m = dro.moments
 SUPPORTS = {"reals": dro.support.Reals(), "nonnegative": dro.support.Nonnegative(), "box": dro.support.Box(-1.0, 2.0)}
@@ -20,12 +21,12 @@ SUPPORTS = {"reals": dro.support.Reals(), "nonnegative": dro.support.Nonnegative
 
 def nodes(problem: dro.DecisionProblem) -> int:
     """Number of expressions in the built problem, each counted as often as it stands there."""
-    objective, constraints, _ = problem._formulate(probe=False)
+    worst = formulate(problem.parsed, problem.ambiguity)
 
     def count(part: Any) -> int:
         return 1 + sum(count(arg) for arg in part.args)
 
-    return count(objective) + sum(count(constraint) for constraint in constraints)
+    return count(worst.value) + sum(count(constraint) for constraint in worst.constraints)
 
 
 def portfolio(ambiguity: Any, support: dro.support.Support = SUPPORTS["reals"]) -> dro.DecisionProblem:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
     from drolayers.cost.recourse import recourse
-    from drolayers.cost.risk import cvar
+    from drolayers.cost.risk import always, chance, cvar, expected
     from drolayers.errors import (
         DifferentiationError,
         DROError,
@@ -66,7 +66,10 @@ _HOME = {
     "Status": "status",
     "Uncertain": "uncertainty",
     "Wasserstein": "ambiguity.wasserstein",
+    "always": "cost.risk",
+    "chance": "cost.risk",
     "cvar": "cost.risk",
+    "expected": "cost.risk",
     "recourse": "cost.recourse",
 }
 _MODULES = {
@@ -108,7 +111,10 @@ __all__ = [
     "Trainer",
     "Uncertain",
     "Wasserstein",
+    "always",
+    "chance",
     "cvar",
+    "expected",
     "recourse",
 ]
 

@@ -34,9 +34,10 @@ class MaskedDataWarning(UserWarning):
 class SolveError(DROError, RuntimeError):
     """Some items of a batch could not be solved; ``items`` maps their positions to statuses."""
 
-    def __init__(self, statuses: Sequence[Status]) -> None:
+    def __init__(self, statuses: Sequence[Status], more_advice: str = "") -> None:
         self.items = {i: Status(s) for i, s in enumerate(statuses) if not Status(s).ok}
         listed = ", ".join(f"{i}: {s}" for i, s in list(self.items.items())[:8])
         more = "" if len(self.items) <= 8 else f" and {len(self.items) - 8} more"
         advice = " ".join(sorted({s.advice for s in self.items.values()}))
-        super().__init__(f"{len(self.items)} of {len(statuses)} items were not solved ({listed}{more}). {advice}")
+        told = f"{len(self.items)} of {len(statuses)} items were not solved ({listed}{more}). {advice} {more_advice}"
+        super().__init__(told.strip())

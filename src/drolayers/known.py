@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.parameters import columns
-from drolayers.cost.products import Products, intervals
+from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.uncertainty import Uncertain
 
@@ -31,12 +32,14 @@ class KnownData:
 
     Args:
         parameters: in the order in which they are met; ``y`` is left out.
-        products: of the cost, whose monomials are features too.
+        products: of costs, whose monomials are features too, each with the parameters whose entries they count.
     """
 
-    def __init__(self, parameters: Sequence[cp.Parameter], products: Products | None = None) -> None:
+    def __init__(
+        self, parameters: Sequence[cp.Parameter], products: Sequence[tuple[Sequence[cp.Parameter], Products]] = ()
+    ) -> None:
         found = {p.id: p for p in parameters if not isinstance(p, Uncertain)}
-        self.parameters, self.products = tuple(found.values()), products
+        self.parameters, self.products = tuple(found.values()), [part for part in products if len(part[1])]
         names = [p.name() for p in self.parameters]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -57,7 +60,18 @@ class KnownData:
     @property
     def features(self) -> list[cp.Parameter]:
         """What compiled programs are affine in."""
-        return [*self.parameters, *([self.products.parameter] if self.products else [])]
+        return [*self.parameters, *(products.parameter for _, products in self.products)]
+
+    @cached_property
+    def monomials(self) -> list[Monomial]:
+        """Those of all products, in entries of all parameters."""
+        ends = np.cumsum([p.size for p in self.parameters])
+        place = {p.id: np.arange(end - p.size, end) for p, end in zip(self.parameters, ends, strict=True)}
+        found: list[Monomial] = []
+        for parameters, products in self.products:
+            at = np.concatenate([place[p.id] for p in parameters])
+            found += [tuple(at[list(monomial)].tolist()) for monomial in products.monomials]
+        return found
 
     def given(self, known: Known | None, batch: int | None = None) -> dict[cp.Parameter, Tensor]:
         """Values for all parameters, ``(batch, *shape)`` each, checked.
@@ -221,9 +235,9 @@ class KnownData:
             order.append(start + np.arange(p.size).reshape(p.shape, order="F").ravel(order="C"))
             start += p.size
         products, ones = entries[:, :0], entries.new_ones(len(entries), 1)
-        if self.products and self.products.monomials:
+        if self.monomials:
             # Monomials of few entries are filled up by the ones at the end.
-            places = np.array(list(zip_longest(*self.products.monomials, fillvalue=-1)))
+            places = np.array(list(zip_longest(*self.monomials, fillvalue=-1)))
             extended = torch.cat([entries, ones], 1)
             products = torch.stack([extended[:, place] for place in places]).prod(0)
         return entries[:, np.concatenate(order)], products

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import cvxpy as cp
@@ -213,7 +214,8 @@ class DROLayer(nn.Module):
             known: values of ``problem.known`` by name or parameter, ``(batch, *shape)`` or one for all; differentiable.
         """
         decide = self._mixed_integer if self.mixed_integer else self._continuous
-        return decide(theta, nominal, known).checked(self.on_failure)
+        advice = partial(self.problem.advice, theta, nominal, known)
+        return decide(theta, nominal, known).checked(self.on_failure, advice)
 
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 
 import cvxpy as cp
 import numpy as np
@@ -12,26 +12,27 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Rows
+from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import columns
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves, compile_program
 from drolayers.conic.elastic import endless
+from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.risk import Kind
+from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
 from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
 from drolayers.errors import ModelError, ShapeError
 from drolayers.integer import Oracle, make_oracle
 from drolayers.known import Known, KnownData
-from drolayers.reformulation.decision_rule import decision_rules
-from drolayers.reformulation.separability import block_rows
-from drolayers.reformulation.worst_case import Probe, supremum, worst_case
+from drolayers.reformulation.formulate import formulate
+from drolayers.reformulation.worst_case import Probe
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution, reweighted, worst_distribution
 from drolayers.status import Status, usable
 from drolayers.statuses import OnFailure
-from drolayers.support import Layout
 from drolayers.uncertainty import Uncertain
 
 Chosen = Mapping[cp.Variable, Tensor]
@@ -62,15 +63,17 @@ class DecisionProblem:
     Args:
         cost: c(x, y), ordinary CVXPY in the decision variables and in ``ambiguity.y``, bare or in ``cp.Minimize``; or
             ``cp.Maximize`` of a reward, which is the cost -reward: whatever is reported is a cost.
-        constraints: CVXPY constraints on the decision variables. Any CVXPY parameter other than y, here, in the cost
-            or in the support of y, is known data: calls take its values as ``known``.
+        constraints: CVXPY constraints on the decision variables; with ``dro.always``, ``dro.expected``, ``dro.cvar``
+            and ``dro.chance`` also on uncertain outcomes, each under a worst distribution of its own. Any CVXPY
+            parameter other than y, here, in the cost or in the support of y, is known data: calls take its values as
+            ``known``.
         ambiguity: the set U(θ).
 
     Attributes:
         known_data: the parameters that are known data, and what is checked of their values.
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
-        conservative: whether a decision rule makes the worst case an upper bound.
+        rules: the constraints that hold worst cases, taken apart.
         maximises: whether the cost is the negative of a reward.
     """
 
@@ -89,34 +92,55 @@ class DecisionProblem:
         self.maximises = isinstance(cost, cp.Maximize)
         if isinstance(cost, cp.Minimize | cp.Maximize):
             cost = -cost.expr if self.maximises else cost.expr
+        robust = [c for c in constraints if has_worst_case(c)]
+        self._plain = [c for c in constraints if not has_worst_case(c)]
+        rows = [c.expr for c in robust]
         if isinstance(cost, cp.Expression):
-            cost = resolved(cost, constraints)
+            cost, *rows = resolved([cost, *rows], self._plain)
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
-        for constraint in self.constraints:
+        for constraint in self._plain:
             if any(isinstance(p, Uncertain) for p in constraint.parameters()):
                 raise ModelError(
-                    f"The constraint {constraint} uses {ambiguity.y.name()}: constraints may hold decision variables "
-                    "and known data only; put what must hold for uncertain outcomes into the cost, for example as "
+                    f"The constraint {constraint} uses {ambiguity.y.name()}: say for which outcomes it must hold, with "
+                    "dro.always, dro.expected, dro.cvar or dro.chance; or put it into the cost, for example as "
                     "dro.recourse."
                 )
+        joint: cp.Expression = cost
+        inner: tuple[Part, ...] = ()
         if isinstance(cost, cp.Expression):
             check_leaves(cost, self.constraints)
-        self.parsed: PiecewiseCost = parse(cost, ambiguity.y)
+            joint, inner = separated(cost, ambiguity.y)
+        self.parsed: PiecewiseCost = parse(joint, ambiguity.y)
+        self._cost, self._inner = Part(self.parsed), inner
+        self.rules = tuple(rule(c, row, ambiguity.y) for c, row in zip(robust, rows, strict=True))
+        costs = [part.parsed for part in self.parts]
         told = (p for c in self.constraints for p in c.parameters())
-        self.known_data = KnownData([*self.parsed.known, *told, *ambiguity.y.support.parameters], self.parsed.products)
-        auxiliary = {v.id for v in self.parsed.auxiliary}
-        found = {v.id: v for c in (cost, *self.constraints) for v in c.variables() if v.id not in auxiliary}
+        self.known_data = KnownData(
+            [*(p for parsed in costs for p in parsed.known), *told, *ambiguity.y.support.parameters],
+            [(parsed.known, parsed.products) for parsed in costs],
+        )
+        found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}
+        found |= {v.id: v for r in self.rules for v in r.outcome.variables()}
         self.variables: tuple[cp.Variable, ...] = tuple(found.values())
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
-        program, _ = self._compiled(self.constraints, probe=False)
+        program, _, limits = self._compiled(
+            self._cost, [*self._plain, *(r.holds for r in self.rules)], [part for r in self.rules for part in r.parts]
+        )
         self.program: ConeProgram = program
-        self._loss = TorchCost(cost)
+        self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
         self._engine = default_engine()
         self._decisions = Decisions(
-            self.constraints, self.variables, self.known_data.parameters, self.program, self._engine
+            self._plain,
+            self.rules,
+            limits,
+            self.variables,
+            [*ambiguity.features, *self.known_data.features],
+            self.program,
+            self._engine,
         )
+        self._evaluations: dict[Part, tuple[ConeProgram, Probe]] = {}
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self._careful = self._engine.with_tolerance(1e-12)
 
@@ -127,8 +151,27 @@ class DecisionProblem:
 
     @property
     def conservative(self) -> bool:
-        """Whether the worst case is an upper bound (decision rules) rather than exact."""
-        return self.parsed.conservative
+        """Whether decision rules or chances make the worst case an upper bound, rather than exact."""
+        return not all(self.exact.values())
+
+    @property
+    def exact(self) -> dict[cp.Constraint | str, bool]:
+        """Whether the cost (``"cost"``) and each constraint with a worst case say what they mean, and no more."""
+        found: dict[cp.Constraint | str, bool] = {"cost": not any(p.parsed.conservative for p in self._of_cost)}
+        for r in self.rules:
+            tight = r.kind is not Kind.CHANCE or (r.affine and self.ambiguity.chebyshev)
+            found[r.constraint] = tight and not any(part.parsed.conservative for part in r.parts)
+        return found
+
+    @property
+    def _of_cost(self) -> tuple[Part, ...]:
+        """The worst cases of the cost, that of the joint cost first."""
+        return self._cost, *self._inner
+
+    @property
+    def parts(self) -> list[Part]:
+        """All worst cases, that of the cost first."""
+        return [*self._of_cost, *(part for r in self.rules for part in r.parts)]
 
     def __deepcopy__(self, memo: dict[int, object]) -> DecisionProblem:
         # Compiled once and never changed; decisions are looked up by the very CVXPY variables of the model.
@@ -137,50 +180,45 @@ class DecisionProblem:
     def __repr__(self) -> str:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
         told = ", costs are negative rewards" if self.maximises else ""
-        told += ", the worst case is bounded by a decision rule" if self.conservative else ""
+        told += "" if self.exact["cost"] else ", the worst case is bounded by a decision rule"
         return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size}{told})"
 
     def _compiled(
         self,
+        part: Part,
         constraints: Sequence[cp.Constraint],
-        probe: bool,
+        others: Sequence[Part] = (),
+        probe: bool = False,
         fixed: Sequence[cp.Parameter] = (),
         free: Sequence[cp.Variable] = (),
-    ) -> tuple[ConeProgram, Probe | None]:
-        """The worst case, subject to constraints, as a program whose last features are ``fixed`` and the probe's."""
+    ) -> tuple[ConeProgram, Probe | None, list[cp.Constraint]]:
+        """A worst case, subject to constraints, as a program whose last features are ``fixed`` and the probe's.
 
-        def problem(named: bool) -> tuple[cp.Problem, Probe | None]:
-            objective, more, found = self._formulate(probe, named)
-            return cp.Problem(cp.Minimize(objective), [*constraints, *more]), found
+        With it comes what says that the variables above the worst cases ``others`` are there.
+        """
 
-        written, found = problem(named=False)
-        if len(self.parsed.products) and not written.is_dpp():
+        def problem(named: bool) -> tuple[cp.Problem, Probe | None, list[cp.Constraint]]:
+            worst = formulate(part.parsed, self.ambiguity, part.everywhere, probe, named)
+            inner = self._limited(self._inner if part is self._cost else (), named)
+            limits = self._limited(others, named)
+            written = cp.Problem(cp.Minimize(worst.value), [*constraints, *worst.constraints, *inner, *limits])
+            return written, worst.probe, limits
+
+        written, found, limits = problem(named=False)
+        if self.known_data.products and not written.is_dpp():
             # The set multiplies rows by parameters of its own: their products with known data get names.
-            written, found = problem(named=True)
+            written, found, limits = problem(named=True)
         probes = [found.slope, found.offset] if found is not None else []
         features = [*self.ambiguity.features, *self.known_data.features, *fixed, *probes]
-        return compile_program(written, features, free=free), found
+        return compile_program(written, features, free=free), found, limits
 
-    def _formulate(self, probe: bool, named: bool = False) -> tuple[cp.Expression, list[cp.Constraint], Probe | None]:
-        """c₀(x) + sup E[…] and what comes with it; the constraints of the decision are not included."""
-        parsed, ambiguity = self.parsed, self.ambiguity
-        stack, ties = parsed.named() if named else (parsed.stack, [])
-        blocks = block_rows(parsed, [*ambiguity.links(), *ambiguity.reach.links(ambiguity.y.dim)])
-        rows = blocks.rows(parsed, stack)
-        constraints = [*parsed.constraints, *ties]
-        fixed = parsed.deterministic + blocks.remainder(parsed, stack)
-        lifts = None
-        if parsed.recourses:
-            rule = decision_rules(parsed.recourses, ambiguity, stack)
-            rows, fixed, lifts = rule.added_to(rows), fixed + rule.offset, rule.lifts or None
-            constraints += rule.constraints
-        if len(parsed.forbidden):
-            never = _forbidden_rows(parsed, stack)
-            never, reach, terms = ambiguity.everywhere(never)
-            bound, more = supremum(never, reach, terms)
-            constraints += [*more, never.offset + bound <= 0]
-        worst = worst_case(rows, ambiguity, lifts, probe)
-        return fixed + worst.value, [*constraints, *worst.constraints], worst.probe
+    def _limited(self, parts: Sequence[Part], named: bool) -> list[cp.Constraint]:
+        """The variables above some worst cases are there."""
+        limits: list[cp.Constraint] = []
+        for part in parts:
+            worst = formulate(part.parsed, self.ambiguity, part.everywhere, named=named)
+            limits += [*worst.constraints, part.above >= worst.value]
+        return limits
 
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
@@ -220,7 +258,29 @@ class DecisionProblem:
         """
         given = self.given(theta, nominal, known)
         solution = (engine or self._engine).solve(self.program, given.features, fixed)
-        return solution.masked(self.diagnose(solution, given, fixed)).checked(on_failure)
+        advice = partial(self.advice, theta, nominal, known)
+        return solution.masked(self.diagnose(solution, given, fixed)).checked(on_failure, advice)
+
+    def shortfalls(
+        self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
+    ) -> dict[cp.Constraint, Float[Tensor, "batch row"]]:
+        """By how much the constraints with worst cases must be relaxed for some decision to satisfy all of them.
+
+        The least sum over all rows, with integer variables relaxed; inf where that does not help, since the other
+        constraints admit no decision or a worst case is infinite for every one.
+        """
+        return self._decisions.shortfalls(self.given(theta, nominal, known).features)
+
+    def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
+        """Which constraint with a worst case stands most in the way, where there is no decision, and how far."""
+        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0].tolist()
+        if not self.rules or not items:
+            return ""
+        found = self.shortfalls(theta, nominal, known)
+        worst = {c: missed[items].amax(1).nan_to_num(nan=-1.0, posinf=torch.inf) for c, missed in found.items()}
+        constraint = max(worst, key=lambda c: float(worst[c].max()))
+        missed, item = worst[constraint].max(), items[int(worst[constraint].argmax())]
+        return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else ""
 
     def diagnose(self, solution: Solution, given: Given, fixed: Tensor | None = None) -> Tensor:
         """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
@@ -229,7 +289,7 @@ class DecisionProblem:
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
             # Where there is a decision it is the worst case that is infinite.
-            exist = self._decisions.exist(given.known[items], None if fixed is None else fixed[items])
+            exist = self._decisions.exist(given.features[items], None if fixed is None else fixed[items])
             status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
         return status
 
@@ -245,7 +305,7 @@ class DecisionProblem:
         status = self._empty_sets(status, primal, objective, given)
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
-            exist = self._decisions.integers_exist(given.known[items], oracle or make_oracle())
+            exist = self._decisions.integers_exist(given.features[items], oracle or make_oracle())
             status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
         return status
 
@@ -317,6 +377,26 @@ class DecisionProblem:
         Returns:
             ``(batch,)`` or ``(batch, candidate)``.
         """
+        return self._at(self._loss, x, y, known)
+
+    def violations(self, x: Chosen, y: Tensor, known: Known | None = None) -> dict[cp.Constraint, Tensor]:
+        """How far every constraint with a worst case is from holding at an outcome: positive where it does not hold.
+
+        Args:
+            x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
+            y: outcomes ``(batch, *shape)``, or flat.
+            known: values of ``problem.known``.
+
+        Returns:
+            g(x, y) of g ≤ 0 by constraint, ``(batch, row)`` or ``(batch, candidate, row)``; what stands within
+            ``dro.expected`` and ``dro.cvar`` is taken as it is.
+        """
+        return {
+            r.constraint: self._at(outcome, x, y, known) for r, outcome in zip(self.rules, self._outcomes, strict=True)
+        }
+
+    def _at(self, expression: TorchCost, x: Chosen, y: Tensor, known: Known | None) -> Tensor:
+        """An expression of the decision and y at an outcome."""
         values = self._checked(x)
         uncertain = self.ambiguity.y
         y = uncertain.rows(torch.as_tensor(y))
@@ -338,7 +418,7 @@ class DecisionProblem:
             return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
 
         parts = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
-        loss = self._loss({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
+        loss = expression({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
         # Without a derivative there: an item that is masked must not spoil that of others.
         return (
             loss
@@ -350,21 +430,58 @@ class DecisionProblem:
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
     ) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
-        given = self.given(theta, nominal, known)
-        solution, status = self._evaluate(x, given)
-        value, flat = solution.objective, given.theta
-        infinite = (status == int(Status.UNBOUNDED)).to(value.device)
-        value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
-        value = torch.where(infinite, torch.full_like(value, torch.inf), value)
-        return value.to(torch.promote_types(flat.dtype, torch.float32))
+        return self._value(self._cost, x, self.given(theta, nominal, known))
+
+    def worst_case(
+        self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None, *, of: cp.Constraint
+    ) -> Float[Tensor, "batch row"]:
+        """The left-hand side g ≤ 0 of a constraint in its worst case, by row: it holds where this is not positive.
+
+        Args:
+            x: one decision an item of θ.
+            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            nominal: atoms and weights, where the set needs them.
+            known: values of ``problem.known``.
+            of: a constraint with a worst case.
+        """
+        found, given = self._rule(of), self.given(theta, nominal, known)
+        values = {part: self._value(part, x, given) for part in found.parts}
+        told = self.known_data.given(known, len(given.theta))
+        like = given.theta.to(torch.promote_types(given.theta.dtype, torch.float32))
+        above: dict[cp.Variable, Tensor] = {}
+        for variable in found.above:
+            mine = torch.stack([values[part] for part in found.parts if part.stands_for is variable], -1)
+            # Entries are numbered column by column.
+            shape = tuple(reversed(variable.shape))
+            above[variable] = mine.reshape(len(mine), *shape).permute(0, *range(len(shape), 0, -1))
+        leaves = {k: v.to(like) for k, v in (*self._checked(x).items(), *told.items())}
+        return TorchCost(found.left)({**leaves, **above})
 
     def worst_case_distribution(
-        self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
+        self,
+        x: Chosen,
+        theta: Theta,
+        nominal: Pair | None = None,
+        known: Known | None = None,
+        of: cp.Constraint | None = None,
+        row: int | None = None,
     ) -> WorstCaseDistribution:
-        """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity."""
-        if self.conservative:
+        """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity.
+
+        Args:
+            x: one decision an item of θ.
+            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            nominal: atoms and weights, where the set needs them.
+            known: values of ``problem.known``.
+            of: a constraint with a worst case, whose distribution is asked for; the cost's unless given.
+            row: of the constraint, where it has several.
+        """
+        if of is None and self._inner:
+            raise ModelError("Every dro.expected of the cost has a distribution of its own: none attains their sum.")
+        part = self._cost if of is None else self._rule(of).part(row)
+        if part.parsed.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
-        _, probe = self._evaluation
+        _, probe = self._evaluation(part)
         with torch.enable_grad():
             rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
             given = self.given(theta, nominal, known)
@@ -372,32 +489,52 @@ class DecisionProblem:
             zero = given.theta.detach().double().new_zeros(())
             da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
             detached = {k: v.detach() for k, v in self._checked(x).items()}
-            solution, status = self._evaluate(detached, given, (da, db))
+            solution, status = self._evaluate(part, detached, given, (da, db))
             ok = usable(status)
             total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
-        weights = torch.ones(batch, 1) if given.nominal is None else given.nominal.weights
+        around = None if part.everywhere and not self.ambiguity.pinned else given.nominal
         if self.ambiguity.pinned:
-            assert given.nominal is not None
-            return reweighted(probe.rows, self.ambiguity.y.shape, given.nominal, masses)
+            assert around is not None
+            return reweighted(probe.rows, self.ambiguity.y.shape, around, masses)
+        weights = torch.ones(batch, 1) if around is None else around.weights
         slopes = probe.unit * solution.variable(probe.values).detach()
         return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
 
-    @cached_property
-    def _evaluation(self) -> tuple[ConeProgram, Probe]:
+    def _rule(self, constraint: cp.Constraint) -> Rule:
+        """A constraint with a worst case, by itself."""
+        found = next((r for r in self.rules if r.constraint is constraint), None)
+        if found is None:
+            raise ModelError(
+                f"{constraint!r} is none of the problem's constraints with a worst case: see problem.rules."
+            )
+        return found
+
+    def _value(self, part: Part, x: Chosen, given: Given) -> Float[Tensor, "batch"]:
+        """A worst case at given decisions; inf where it is, NaN where it is not known."""
+        solution, status = self._evaluate(part, x, given)
+        value, flat = solution.objective, given.theta
+        infinite = (status == int(Status.UNBOUNDED)).to(value.device)
+        value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
+        value = torch.where(infinite, torch.full_like(value, torch.inf), value)
+        return value.to(torch.promote_types(flat.dtype, torch.float32))
+
+    def _evaluation(self, part: Part) -> tuple[ConeProgram, Probe]:
         """The same reformulation with the decision fixed by equations and the rows open to perturbation."""
-        fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
-        ties = [v == p for v, p in zip(self.variables, fixed, strict=True)]
-        program, probe = self._compiled(ties, True, fixed, self.variables)
-        assert probe is not None
-        return program, probe
+        if part not in self._evaluations:
+            fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
+            ties = [v == p for v, p in zip(self.variables, fixed, strict=True)]
+            program, probe, _ = self._compiled(part, ties, probe=True, fixed=fixed, free=self.variables)
+            assert probe is not None
+            self._evaluations[part] = program, probe
+        return self._evaluations[part]
 
     def _evaluate(
-        self, x: Chosen, given: Given, probes: tuple[Tensor, Tensor] | None = None
+        self, part: Part, x: Chosen, given: Given, probes: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Solution, Tensor]:
         """Solve the evaluation program: only an infinite worst case can make it infeasible."""
-        program, probe = self._evaluation
+        program, probe = self._evaluation(part)
         values, features = self._checked(x), given.features
         batch = features.shape[0]
         parts = [features]
@@ -444,11 +581,3 @@ class DecisionProblem:
                     f"not {tuple(value.shape)}."
                 )
         return values
-
-
-def _forbidden_rows(parsed: PiecewiseCost, stack: cp.Expression) -> Rows:
-    """Rows that must not be positive for any y of the support, each over all coordinates."""
-    count, dim = len(parsed.forbidden), parsed.y.dim
-    layout = Layout(np.repeat(np.arange(count), dim), np.tile(np.arange(dim), count), count)
-    slope = cp.vec(parsed.forbidden.slope(stack), order="C")
-    return Rows(slope, parsed.forbidden.offset(stack), layout, np.arange(count))

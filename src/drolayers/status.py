@@ -37,7 +37,10 @@ _ADVICE = {
         "The value is right to 1e-4 of itself only: the ambiguity set may have no Slater point, "
         "so add a margin to the projection."
     ),
-    Status.INFEASIBLE: "No decision satisfies the constraints: relax them.",
+    Status.INFEASIBLE: (
+        "No decision satisfies the constraints: relax them (problem.shortfalls tells which of the uncertain ones, and "
+        "by how much)."
+    ),
     Status.UNBOUNDED: (
         "The worst-case cost is infinite for every decision: bound the support or bound a further moment."
     ),

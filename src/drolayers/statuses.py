@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal, Self
 
 from jaxtyping import Bool, Int
@@ -40,17 +41,18 @@ class Statuses(ABC):
         """How many items have which status, as text."""
         return ", ".join(f"{name}: {count}" for name, count in Counter(map(str, self.statuses)).items())
 
-    def checked(self, on_failure: OnFailure = "raise") -> Self:
+    def checked(self, on_failure: OnFailure = "raise", advice: Callable[[Tensor], str] | None = None) -> Self:
         """The same answer.
 
         Args:
             on_failure: "raise" passes it on only if every item is ``ok``, "mask" in any case.
+            advice: what else there is to say of these statuses.
 
         Raises:
             SolveError: some items are not ``ok``.
         """
         if check_on_failure(on_failure) == "raise" and not bool(self.ok.all()):
-            raise SolveError(self.statuses)
+            raise SolveError(self.statuses, "" if advice is None else advice(self.status))
         return self
 
     def __repr__(self) -> str:

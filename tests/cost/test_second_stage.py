@@ -244,14 +244,14 @@ def test_parameters_that_are_not_y_stay_in_the_right_hand_side() -> None:
     """As expressions, affine in the decision for every value."""
     y, x, z = dro.Uncertain(2), cp.Variable(2), cp.Variable(2, nonneg=True)
     stock = cp.Parameter(2, name="stock")
-    cost = resolved(dro.recourse(cp.Minimize(cp.sum(z)), [z >= y - x - 2 * stock]), [x >= 0])
+    (cost,) = resolved([dro.recourse(cp.Minimize(cp.sum(z)), [z >= y - x - 2 * stock])], [x >= 0])
     (atom,) = [part for part in cost.args if isinstance(part, Recourse)]
     x.value, y.value, stock.value = np.array([1.0, 2.0]), np.array([3.0, 5.0]), np.array([0.5, 4.0])
     assert atom.args[0].is_dpp()
     assert cost.value == pytest.approx(1.0)
     held = dro.recourse(cp.Minimize(cp.sum(z)), [cp.multiply(stock, z) >= y - x])
     with pytest.raises(dro.ModelError, match="multiplies its variables by stock in a constraint"):
-        resolved(held, [x >= 0])
+        resolved([held], [x >= 0])
 
 
 def refused(goal: cp.Minimize | cp.Maximize, constraints: Sequence[cp.Constraint], y: dro.Uncertain) -> str:

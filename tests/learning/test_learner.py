@@ -555,3 +555,26 @@ def test_counts_of_numpy_and_models_that_need_batches() -> None:
     stage = dro.Stage(epochs=np.int64(1), batch_size=np.int32(10), patience=np.int64(2), rate=lambda epoch: 0.0 * epoch)
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     learner(shop(False).problem, model=model, pretraining=stage, training=stage, seed=np.int64(3)).fit(Z, Y)
+
+
+def test_violations_on_data() -> None:
+    """By their definitions, written out."""
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    short = cp.sum(cp.pos(y - x))
+    rules = [
+        dro.expected(short) <= 1.0,
+        dro.cvar(short, 0.75) <= 1.5,
+        dro.chance(y <= x + 0.5, 0.6),
+        dro.always(x <= y + 100.0),
+    ]
+    problem = dro.DecisionProblem(cp.sum(x), rules, dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    learner = dro.DecisionFocusedLearner(
+        problem, pretraining=dro.Stage(epochs=3), training=dro.Stage(epochs=1), nominal=dro.nominal.KNN(k=5)
+    )
+    Z, Y = sales()
+    learner.fit(Z, Y)
+    found = list(learner.violations(Z, Y).values())
+    excess = Y - learner.decide(Z)[x]
+    missing = np.sort(excess.clip(min=0).sum(1))
+    expected = [missing.mean() - 1.0, missing[-6:].mean() - 1.5, (excess > 0.5).any(1).mean(), 0.0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)

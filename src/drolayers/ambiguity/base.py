@@ -75,6 +75,7 @@ class SetDual:
     terms: list[Term]
     constraints: Constraints
     unit: float = 1.0
+    scenarios: int = 1
     combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
 
 
@@ -127,6 +128,11 @@ class AmbiguitySet(ABC):
         """Whether atoms and weights travel beside θ."""
         return False
 
+    @property
+    def chebyshev(self) -> bool:
+        """Whether the worst CVaR of an affine function is its worst quantile too, as under one norm on all of space."""
+        return False
+
     def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """The nominal distributions of a batch, checked, where θ is."""
         count = self.atoms if self.needs_nominal else 0
@@ -148,9 +154,9 @@ class AmbiguitySet(ABC):
             share: whether what all scenarios have in common may be said once.
         """
 
-    def everywhere(self, rows: Rows) -> tuple[Rows, Support, list[Term]]:
-        """What must be dualised for rows to hold for every outcome that the set allows: rows, their support, terms."""
-        return rows, self.reach, []
+    def outcomes(self, rows: Rows) -> SetDual:
+        """The same over every outcome that the set allows: all of the support unless said otherwise."""
+        return SetDual(rows, cp.Constant(0.0), [], [])
 
     def lifted_components(self) -> list[int]:
         """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""

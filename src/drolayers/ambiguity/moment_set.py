@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
-from drolayers.ambiguity.moment import Moment, kind, stacked
+from drolayers.ambiguity.moment import Elementary, Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
-from drolayers.ambiguity.outer import Constraints, Labels
+from drolayers.ambiguity.outer import Constraints, Labels, NormPower
 from drolayers.ambiguity.parameters import FLOOR, Typical, columns, deviation
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
 from drolayers.amounts import Told
@@ -27,6 +27,7 @@ from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
 from drolayers.products import kron
 from drolayers.status import Status
+from drolayers.support import Reals
 from drolayers.uncertainty import Uncertain
 
 EDGE = 1e-7
@@ -106,6 +107,14 @@ class MomentSet(AmbiguitySet):
 
     def __repr__(self) -> str:
         return f"MomentSet({', '.join(f'{n}: {s}' for n, s in self.parameters.items())})"
+
+    @property
+    def chebyshev(self) -> bool:
+        """Where one norm, or power of a norm, is bounded on all of space."""
+        moment = self.moments[0]
+        if not isinstance(moment, Elementary) or not isinstance(moment.outer, NormPower) or moment.outer.positive:
+            return False
+        return len(self.moments) == moment.bounds == 1 and isinstance(self.y.support, Reals)
 
     def links(self) -> list[Labels]:
         """Those of the moments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import cvxpy as cp
@@ -69,12 +69,17 @@ class Reweighted(AmbiguitySet):
 
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
         """Every row once for every atom, at the atom."""
-        return SetDual(scenarios(rows, self.weights), cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms)
+        expanded = scenarios(rows, self.weights)
+        return SetDual(expanded, cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms, self.atoms)
 
-    def everywhere(self, rows: Rows) -> tuple[Rows, Support, list[Term]]:
-        """At all atoms of positive weight."""
-        found = Reweighted.dual(self, rows)
-        return found.rows, self.reach, found.terms
+    def outcomes(self, rows: Rows) -> SetDual:
+        """At all atoms of positive weight: the largest of their costs."""
+
+        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+            largest = cp.Variable()
+            return self.atoms * largest, [totals <= self.weights * largest]
+
+        return replace(Reweighted.dual(self, rows), combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -194,8 +199,7 @@ class Divergence(Reweighted):
             given = totals - self.weights * level
             return cp.sum(bound), _CONJUGATES[self.kind](bound, given, self.weights * scale)
 
-        found = super().dual(rows, lifts, share)
-        return SetDual(found.rows, self.radius[0] * scale + level, found.terms, [], found.unit, combined)
+        return replace(super().dual(rows, lifts, share), price=self.radius[0] * scale + level, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None

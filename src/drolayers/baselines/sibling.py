@@ -29,12 +29,14 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
             nothing that the set does not, and is dropped where the cost can do without it. That makes the program about
             four times smaller, and no point lies outside.
     """
-    y, parsed = problem.ambiguity.y, problem.parsed
-    # Second stages need the support: it says for which outcomes they must be feasible.
-    if not isinstance(y.support, Reals) and not len(parsed.forbidden) and not parsed.recourses:
+    y = problem.ambiguity.y
+    # Second stages and uncertain constraints need the support: it says for which outcomes they must hold.
+    needed = problem.rules or any(len(part.parsed.forbidden) or part.parsed.recourses for part in problem.parts)
+    if not isinstance(y.support, Reals) and not needed:
         free = Uncertain(y.shape, Reals(y.support.parameters), y.name())
         kept = {
-            id(leaf): leaf for leaf in (*problem.cost.variables(), *problem.cost.constants(), *problem.parsed.known)
+            id(leaf): leaf
+            for leaf in (*problem.cost.variables(), *problem.cost.constants(), *problem.known_data.parameters)
         }
         try:
             return DecisionProblem(problem.cost.tree_copy({**kept, id(y): free}), problem.constraints, ambiguity(free))
@@ -45,9 +47,9 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
 
 
 def affine(problem: DecisionProblem) -> bool:
-    """Whether the cost is affine in y, so that only the mean of a distribution matters."""
-    parsed = problem.parsed
-    return not parsed.recourses and int(np.bincount(parsed.term, minlength=1).max()) <= 1
+    """Whether all that is uncertain is affine in y, so that only the mean of a distribution matters."""
+    parsed = [part.parsed for part in problem.parts]
+    return all(not p.recourses and int(np.bincount(p.term, minlength=1).max()) <= 1 for p in parsed)
 
 
 class ExpectedCost:

@@ -1,15 +1,79 @@
-"""Risk measures of a cost."""
+"""Worst cases as atoms: expectations, conditional values-at-risk and whole supports, in costs and in constraints."""
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Any
+
 import cvxpy as cp
+from cvxpy.atoms.affine.wraps import Wrap
 from cvxpy.lin_ops.lin_utils import get_id
 
 from drolayers.checks import number
+from drolayers.cost.tree import walk
 from drolayers.errors import ModelError
 
 TAU = "cvar_tau"
 """How the names of thresholds begin."""
+
+
+class Kind(Enum):
+    """What is taken of an expression under the worst distribution."""
+
+    EXPECTED = "expected"
+    ALWAYS = "always"
+    CVAR = "cvar"
+    CHANCE = "chance"
+
+
+class Marked(Wrap):
+    """The expression that a CVaR is of, as a node that can be found again."""
+
+
+class Worst(Wrap):
+    """The worst of what an uncertain expression can be, by entry: as a number, its integrand at one outcome.
+
+    Args:
+        integrand: whose worst expectation it is, or for ``always`` whose largest outcome.
+        kind: which worst case.
+        level: of a CVaR.
+    """
+
+    def __init__(self, integrand: cp.Expression, kind: Kind, level: float = 0.0) -> None:
+        self.kind, self.level = kind, level
+        super().__init__(integrand)
+
+    @staticmethod
+    def tail(expression: cp.Expression, kind: Kind, level: float) -> Worst:
+        """That of ``tau + (expression - tau)^+ / (1 - level)`` with a fresh ``tau``; of several rows the largest."""
+        tau, number = cp.Variable(name=f"{TAU}{get_id()}"), Marked(expression)
+        largest = number if expression.shape == () else cp.max(number)
+        return Worst(tau + cp.pos(largest - tau) / (1.0 - level), kind, level)
+
+    @property
+    def expression(self) -> cp.Expression:
+        """What the user wrote."""
+        if self.kind in (Kind.EXPECTED, Kind.ALWAYS):
+            return self.args[0]
+        return next(node for node in walk(self.args) if isinstance(node, Marked)).args[0]
+
+    def afresh(self) -> Worst:
+        """The same with a threshold of its own."""
+        if self.kind in (Kind.EXPECTED, Kind.ALWAYS):
+            return self
+        return Worst.tail(self.expression, self.kind, self.level)
+
+    def name(self) -> str:
+        """As it is written."""
+        return f"{self.kind.value}({self.expression}{f', {self.level:g}' if self.level else ''})"
+
+    def is_atom_concave(self) -> bool:
+        """A supremum of expectations is not, whatever the expression."""
+        return False
+
+    def get_data(self) -> list[Any]:
+        """What the constructor takes after the argument."""
+        return [self.kind, self.level]
 
 
 def cvar(cost: cp.Expression, level: float) -> cp.Expression:
@@ -19,6 +83,9 @@ def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     ambiguity set is convex and the expression convex in ``tau``), so ``tau`` is one more decision, the same for all
     distributions. It is kept as a part of the decision, so that the loss of a decision can be evaluated. The result is
     one maximum over all pieces of the cost together: it does not separate by coordinates.
+
+    In a constraint, ``dro.cvar(expression, level) <= b``, it is the worst CVaR over the set, with a threshold that is
+    no part of the decision.
 
     Args:
         cost: a scalar piecewise cost.
@@ -30,11 +97,70 @@ def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     Reference:
         Rockafellar and Uryasev, Optimization of conditional value-at-risk, Journal of Risk 2 (2000).
     """
-    level = number("level", level)
-    if not 0.0 < level < 1.0:
-        raise ModelError(f"cvar(level={level!r}) needs a level between 0 and 1, both excluded.")
+    level = _share("cvar", "level", level)
     cost = cp.Expression.cast_to_const(cost)
     if not cost.is_scalar():
         raise ModelError(f"cvar needs a scalar cost, not one of shape {cost.shape}: sum its entries with cp.sum.")
-    tau = cp.Variable(name=f"{TAU}{get_id()}")
-    return tau + cp.pos(cost - tau) / (1.0 - level)
+    return Worst.tail(cost if cost.shape == () else cp.sum(cost), Kind.CVAR, level)
+
+
+def expected(expression: cp.Expression) -> cp.Expression:
+    """The worst expectation over the set, ``sup_P E_P[expression]``, by entry.
+
+    In a constraint it bounds the mean, ``dro.expected(expression) <= b``; bounded from below, as in
+    ``dro.expected(profit) >= b``, it is the least one. In a cost ``dro.expected(a) + dro.expected(b)`` has a worst
+    distribution for each, where ``a + b`` has one for both.
+
+    Args:
+        expression: of the decision and of ``y``, as a cost may be.
+    """
+    return Worst(cp.Expression.cast_to_const(expression), Kind.EXPECTED)
+
+
+def always(constraint: cp.Constraint) -> cp.Constraint:
+    """The constraint for every outcome that the set allows, row by row.
+
+    That is the support for moment sets and for Wasserstein balls of order 1 and 2, which hold mass anywhere.
+
+    Args:
+        constraint: an inequality or equation in the decision and in ``y``.
+    """
+    return Worst(_rows("always", constraint, equations=True), Kind.ALWAYS) <= 0
+
+
+def chance(constraint: cp.Constraint, probability: float) -> cp.Constraint:
+    """All rows of a constraint at once with a probability of at least so much, under every distribution of the set.
+
+    It is replaced by the worst CVaR of the largest row, which must not be positive: this suffices always, and is
+    necessary for one affine row where one norm or power of a norm is bounded on all of space (``problem.exact``).
+
+    Args:
+        constraint: an inequality in the decision and in ``y``.
+        probability: between 0 and 1, both excluded.
+    """
+    level = _share("chance", "probability", probability)
+    return Worst.tail(_rows("chance", constraint, equations=False), Kind.CHANCE, level) <= 0
+
+
+def _share(function: str, name: str, value: float) -> float:
+    """A number strictly between 0 and 1."""
+    value = number(name, value)
+    if not 0.0 < value < 1.0:
+        raise ModelError(f"{function}({name}={value!r}) needs a {name} between 0 and 1, both excluded.")
+    return value
+
+
+def _rows(function: str, constraint: cp.Constraint, equations: bool) -> cp.Expression:
+    """What must not be positive; an equation from both sides, as a vector."""
+    kinds = (cp.constraints.Equality, cp.constraints.Inequality) if equations else (cp.constraints.Inequality,)
+    if not isinstance(constraint, kinds):
+        raise ModelError(
+            f"dro.{function} needs {'a <= b or a == b' if equations else 'a <= b'} in the decision and y, not "
+            f"{constraint!r}."
+        )
+    if any(isinstance(node, Worst) for node in walk(constraint.args)):
+        raise ModelError(f"dro.{function} holds for single outcomes, so that no worst case may stand in {constraint}.")
+    if isinstance(constraint, cp.constraints.Inequality):
+        return constraint.expr
+    rows = cp.vec(constraint.expr, order="F")
+    return cp.hstack([rows, -rows])

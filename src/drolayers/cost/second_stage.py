@@ -28,6 +28,7 @@ from drolayers.conic.program import AffineMap
 from drolayers.cost.lowering import shorten
 from drolayers.cost.recourse import UNBOUNDED, RecourseProgram, stage_of
 from drolayers.cost.risk import TAU
+from drolayers.cost.tree import replaced, walk
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
@@ -37,22 +38,25 @@ ROUNDING = 1e-12
 """What is left of a coefficient that should have vanished, relative to the largest of its row."""
 
 
-def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Expression:
-    """The cost with every second stage that was written in CVXPY in matrix form.
+def resolved(costs: Sequence[cp.Expression], constraints: Sequence[cp.Constraint]) -> list[cp.Expression]:
+    """Costs with every second stage that was written in CVXPY in matrix form.
 
     Args:
-        cost: the cost of a problem.
-        constraints: its constraints, since a variable that stands there is decided before y is seen.
+        costs: the cost of a problem, and what has worst cases among its constraints.
+        constraints: the other constraints, since a variable that stands there is decided before y is seen.
 
     Raises:
         ModelError: a variable could belong to two second stages, or one of them is no linear program.
     """
-    programs, decided = _walked([cost])
+    programs, decided = _walked(costs)
     if not programs:
-        return cost
+        return list(costs)
     misplaced, constrained = _walked(argument for constraint in constraints for argument in constraint.args)
     if misplaced:
-        raise ModelError("A second stage is a part of the cost: it cannot stand in a constraint.")
+        raise ModelError(
+            "A second stage is a part of the cost: it cannot stand in a constraint, unless dro.expected, dro.cvar or "
+            "dro.always is around it."
+        )
     outside = {variable.id for variable in (*decided, *constrained)}
     owner: dict[int, RecourseProgram] = {}
     for program in programs:
@@ -67,29 +71,15 @@ def resolved(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> cp.Ex
             "All variables of the cost stand in second stages only, so that nothing is decided before y is known: "
             "name the first decision in a constraint of the problem, for example x >= 0."
         )
-    return _replaced(cost, {id(program): _matrix_form(program, outside) for program in programs})
+    forms = {id(program): _matrix_form(program, outside) for program in programs}
+    return [replaced(cost, forms) for cost in costs]
 
 
 def _walked(expressions: Iterable[cp.Expression]) -> tuple[list[RecourseProgram], list[cp.Variable]]:
-    """The second stages in some expressions, and the variables outside of them; each node is visited once."""
-    seen: dict[int, cp.Expression] = {}
-    left = list(expressions)
-    while left:
-        node = left.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
-            left += [] if isinstance(node, RecourseProgram) else node.args
-    programs = [node for node in seen.values() if isinstance(node, RecourseProgram)]
-    return programs, [node for node in seen.values() if isinstance(node, cp.Variable)]
-
-
-def _replaced(node: cp.Expression, by: dict[int, cp.Expression]) -> cp.Expression:
-    """The same tree with some nodes replaced; the table remembers what was done."""
-    if id(node) not in by:
-        args = [_replaced(arg, by) for arg in node.args]
-        same = all(new is old for new, old in zip(args, node.args, strict=True))
-        by[id(node)] = node if same else node.copy(args)
-    return by[id(node)]
+    """The second stages in some expressions, and the variables outside of them."""
+    nodes = walk(expressions, RecourseProgram)
+    programs = [node for node in nodes if isinstance(node, RecourseProgram)]
+    return programs, [node for node in nodes if isinstance(node, cp.Variable)]
 
 
 def _terms(node: cp.Expression) -> list[cp.Expression]:

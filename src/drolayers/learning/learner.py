@@ -321,17 +321,30 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
+        chosen, outcomes, told = self._decided(Z, Y, known)
+        return float(self.problem.loss(chosen, outcomes, told).mean()) if len(outcomes) else float("nan")
+
+    def violations(self, Z: Any, Y: Any, known: Known | None = None) -> dict[cp.Constraint, float]:
+        """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
+
+        By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
+        and the CVaR of ``dro.cvar`` exceed their bounds (negative: room to spare).
+        """
+        chosen, outcomes, told = self._decided(Z, Y, known)
+        if not len(outcomes):
+            return {rule.constraint: float("nan") for rule in self.problem.rules}
+        found = self.problem.violations(chosen, outcomes, told)
+        return {rule.constraint: rule.missed(found[rule.constraint]) for rule in self.problem.rules}
+
+    def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
+        """Decisions, outcomes and known data of the items that have a decision."""
         decision, outcomes = self.decision(Z, known), matrix(self.problem.ambiguity.y.rows(Y), "Y")
         self._same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
-        ok = decision.ok
-        if not bool(ok.any()):
-            return float("nan")
+        ok, data = decision.ok, self.problem.known_data
         chosen = {variable: value[ok] for variable, value in decision.best.items()}
-        data = self.problem.known_data
-        told = data.values(data.table(known, len(outcomes))[ok])
-        return float(self.problem.loss(chosen, outcomes[ok], told).mean())
+        return chosen, outcomes[ok], data.values(data.table(known, len(outcomes))[ok])
 
     def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The negative decision loss, so that greater is better."""

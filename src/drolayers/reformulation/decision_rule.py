@@ -57,8 +57,9 @@ def decision_rules(recourses: tuple[RuleRecourse, ...], ambiguity: AmbiguitySet,
         layout = Layout(np.repeat(np.arange(size), dim), np.tile(np.arange(dim), size), size)
         rows = Rows(-cp.vec(by_y, order="C"), -fixed, layout, np.arange(size))
         terms, more = ambiguity.lifted_terms(rows, by_u)
-        rows, reach, pinned = ambiguity.everywhere(rows)
-        bound, others = supremum(rows, reach, [*terms, *pinned])
+        pinned = ambiguity.outcomes(rows)
+        rows = pinned.rows
+        bound, others = supremum(rows, ambiguity.reach, [*terms, *pinned.terms])
         constraints += [*more, *others, rows.offset + bound <= 0]
         price = recourse.weight * recourse.q
         slope, offset = slope + price @ by_y, offset + price @ fixed

@@ -13,14 +13,13 @@ share of every term that can take what is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
-from drolayers.ambiguity.base import AmbiguitySet, Rows
+from drolayers.ambiguity.base import Rows, SetDual
 from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.support import Reals, Support
@@ -83,24 +82,20 @@ class WorstCase:
     probe: Probe | None
 
 
-def worst_case(
-    rows: Rows, ambiguity: AmbiguitySet, lifts: Sequence[cp.Expression] | None = None, probe: bool = False
-) -> WorstCase:
+def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:
     """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}.
 
     Args:
-        rows: the pieces of all blocks.
-        ambiguity: the set U(θ).
-        lifts: what decision rules take off the multipliers of the moments' components.
+        dual: of the set U(θ) over the pieces of all blocks.
+        support: of y.
         probe: whether slopes and offsets become variables that can be perturbed.
     """
-    dual = ambiguity.dual(rows, lifts, share=not probe)
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
     if probe:
         probed, ties = _probed(expanded, dual.unit)
         expanded, constraints = probed.rows, [*constraints, *ties]
-    bound, more = supremum(expanded, ambiguity.reach, dual.terms)
+    bound, more = supremum(expanded, support, dual.terms)
     value = expanded.offset + bound
     constraints += more
     lone = expanded.lone
@@ -116,10 +111,10 @@ def worst_case(
         constraints.append(constraint)
     if dual.combined is None:
         return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
-    each = (int(rows.block.max(initial=-1)) + 1) or 1
-    count = (int(expanded.block.max(initial=-1)) + 1) // each
+    each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
     scenario = np.concatenate(blocks) // each
-    sums = sp.csr_array((np.ones(scenario.size), (scenario, np.arange(scenario.size))), shape=(count, scenario.size))
+    shape = (dual.scenarios, scenario.size)
+    sums = sp.csr_array((np.ones(scenario.size), (scenario, np.arange(scenario.size))), shape=shape)
     total, more = dual.combined(sums @ cp.hstack(parts))
     return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 

@@ -1,0 +1,240 @@
+"""Worst cases cut out of costs and constraints: each gets a variable above it, and what is left is free of ``y``.
+
+``dro.expected(a) + 2 * dro.cvar(b, 0.9) <= x`` says ``v + 2 w <= x`` with ``v >= sup E[a]`` and ``w >= sup CVaR(b)``.
+Worst cases may be added, and multiplied by what is not negative, so that v and w can be as small as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import cvxpy as cp
+import numpy as np
+import torch
+from cvxpy.atoms.affine.affine_atom import AffAtom
+from cvxpy.atoms.affine.binary_operators import BinaryOperator
+from cvxpy.atoms.affine.unary_operators import NegExpression
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.cost.lowering import shorten
+from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.risk import Kind, Worst
+from drolayers.cost.torch_loss import TorchCost
+from drolayers.cost.tree import replaced, walk
+from drolayers.errors import ModelError
+from drolayers.uncertainty import Uncertain
+
+ROUNDING = 1e-6
+"""Excess that is none, relative to the largest row: decisions come from solvers that stop a little outside."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One worst case of a problem.
+
+    Attributes:
+        parsed: the pieces of its integrand.
+        everywhere: whether it is over single outcomes that the set allows rather than over its distributions.
+        stands_for: the variable that holds the number above it, among others; None for the cost itself.
+        above: that number.
+    """
+
+    parsed: PiecewiseCost
+    everywhere: bool = False
+    stands_for: cp.Variable | None = None
+    above: cp.Expression | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A constraint that holds under the worst distribution.
+
+    Attributes:
+        constraint: as the user wrote it.
+        kind: of its worst cases, or the first of several in the order of :class:`Kind`.
+        level: the largest of its CVaRs.
+        left: the rows that must not be positive, in the variables above the worst cases.
+        outcome: the same at one outcome, in the decision and ``y``.
+        parts: the worst cases; of ``always`` and of sums by row, one for every row.
+    """
+
+    constraint: cp.Constraint
+    kind: Kind
+    level: float
+    left: cp.Expression
+    outcome: cp.Expression
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def holds(self) -> cp.Constraint:
+        """What the decision must satisfy."""
+        return self.left <= 0
+
+    @property
+    def above(self) -> list[cp.Variable]:
+        """The variables that hold the numbers above the worst cases, each once."""
+        found = {part.stands_for.id: part.stands_for for part in self.parts if part.stands_for is not None}
+        return list(found.values())
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.left.size)
+
+    def part(self, row: int | None) -> Part:
+        """The worst case of a row; of the only one unless given."""
+        rows = range(self.rows) if row is None else [row] if 0 <= row < self.rows else []
+        found = {k for r in rows for k in self._depends[r]}
+        if len(found) != 1:
+            raise ModelError(
+                f"The constraint {shorten(self.constraint)} has {len(self.parts)} worst cases in {self.rows} rows, "
+                "each with a distribution of its own: give row=, or write one constraint for each."
+            )
+        return self.parts[found.pop()]
+
+    @cached_property
+    def _depends(self) -> list[list[int]]:
+        """The worst cases that each row depends on: where its derivative, which is constant in them, is not zero."""
+        leaves = (*self.left.variables(), *self.left.parameters())
+        generator = torch.Generator().manual_seed(0)
+        at = {leaf: 0.5 + torch.rand(1, *leaf.shape, dtype=torch.float64, generator=generator) for leaf in leaves}
+        numbers = [at[variable].requires_grad_() for variable in self.above]
+        found = []
+        for value in TorchCost(self.left)(at)[0]:
+            slopes = torch.autograd.grad(value, numbers, retain_graph=True, materialize_grads=True)
+            # Parts are numbered column by column.
+            found.append(np.flatnonzero(np.concatenate([s[0].numpy().ravel(order="F") for s in slopes])).tolist())
+        return found
+
+    def missed(self, outcomes: Float[Tensor, "point row"]) -> float:
+        """What data say of g(x, y) ≤ 0: how often it does not hold, or the excess of its mean, or of its CVaR."""
+        if self.kind in (Kind.ALWAYS, Kind.CHANCE):
+            rounding = ROUNDING * float(outcomes.abs().max())
+            return float((outcomes > rounding).any(1).double().mean())
+        if self.kind is Kind.EXPECTED:
+            return float(outcomes.mean(0).max())
+        worst, size = outcomes.amax(1).sort(descending=True).values, (1.0 - self.level) * len(outcomes)
+        return float(worst @ (size - torch.arange(len(worst)).to(worst)).clamp(0.0, 1.0)) / size
+
+    @property
+    def affine(self) -> bool:
+        """Whether a chance is one of a single row that is affine in ``y``: it has two pieces, that row and none."""
+        return len(self.parts[0].parsed.pieces) <= 2
+
+
+def has_worst_case(constraint: cp.Constraint) -> bool:
+    """Whether a worst case stands in a constraint."""
+    return any(isinstance(node, Worst) for node in walk(constraint.args))
+
+
+def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> Rule:
+    """A constraint with its worst cases cut out.
+
+    Args:
+        constraint: as the user wrote it.
+        expression: what must not be positive, second stages in matrix form.
+        y: the uncertain vector.
+
+    Raises:
+        ModelError: ``y`` stands outside of a worst case, or a worst case where a larger one is no worse.
+    """
+    expression = _turned(expression, 1, lambda node: True)
+    found = [node for node in walk([expression]) if isinstance(node, Worst)]
+    if not _grows(expression, found):
+        raise ModelError(
+            f"The constraint {shorten(constraint)} is not convex <= concave with worst cases on the left: bound "
+            "them from above, or for dro.expected of what is concave from below."
+        )
+    parts, stand_ins = _cut(found, y)
+    left = cp.vec(replaced(expression, stand_ins), order="F")
+    if any(isinstance(p, Uncertain) for p in left.parameters()):
+        raise ModelError(
+            f"The constraint {shorten(constraint)} uses {y.name()} outside of a worst case: say for which outcomes it "
+            "must hold, with dro.always, dro.expected, dro.cvar or dro.chance around it."
+        )
+    outcome = replaced(expression, {id(node): node.expression for node in found})
+    kind = min((node.kind for node in found), key=list(Kind).index)
+    return Rule(constraint, kind, max(node.level for node in found), left, cp.vec(outcome, order="F"), parts)
+
+
+def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[Part, ...]]:
+    """A cost with a variable in place of every ``dro.expected``, and their worst cases.
+
+    A single one beside which nothing is uncertain is the worst case of the whole.
+    """
+    cost = _turned(cost, 1, lambda node: node.kind is Kind.EXPECTED)
+    found = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind is Kind.EXPECTED]
+    if not found:
+        return cost, ()
+    if not _grows(cost, found):
+        raise ModelError(
+            f"The cost {shorten(cost)} is not convex by CVXPY's rules with its worst cases added, or multiplied by "
+            "what is not negative: declare known data with cp.Parameter(nonneg=True)."
+        )
+    if len(found) == 1 and found[0].size == 1:
+        rest = replaced(cost, {id(found[0]): cp.Constant(np.zeros(found[0].shape))})
+        if not any(isinstance(node, Worst | Uncertain) for node in walk([rest])):
+            return replaced(cost, {id(found[0]): found[0].args[0]}), ()
+    parts, stand_ins = _cut(found, y)
+    return replaced(cost, stand_ins), parts
+
+
+def _grows(expression: cp.Expression, found: Sequence[Worst]) -> bool:
+    """Whether an expression is convex, and grows with its worst cases: else it would not be so in something convex."""
+    convex = {id(node): cp.maximum(cp.Variable(node.shape), cp.Variable(node.shape)) for node in found}
+    return bool(expression.is_convex() and replaced(expression, convex).is_convex())
+
+
+def _cut(found: Sequence[Worst], y: Uncertain) -> tuple[tuple[Part, ...], dict[int, cp.Expression]]:
+    """One part for every entry of every worst case, and the variables that stand for them."""
+    parts: list[Part] = []
+    stand_ins: dict[int, cp.Expression] = {}
+    for node in found:
+        above = cp.Variable(node.shape, name=node.kind.value)
+        stand_ins[id(node)] = above
+        # The threshold is its own: that of the same CVaR in a cost is a part of the decision.
+        integrand = node.afresh().args[0]
+        everywhere = node.kind is Kind.ALWAYS
+        parts += [
+            Part(parse(one, y), everywhere, above, entry)
+            for one, entry in zip(_entries(integrand), _entries(above), strict=True)
+        ]
+        if everywhere and any(part.parsed.recourses for part in parts):
+            raise ModelError(
+                "A second stage that is handled by a decision rule cannot stand in dro.always: reduce it, or use "
+                "method='vertices'."
+            )
+    return tuple(parts), stand_ins
+
+
+def _entries(expression: cp.Expression) -> list[cp.Expression]:
+    """The entries of an expression, in Fortran order."""
+    if expression.shape == ():
+        return [expression]
+    flat = cp.vec(expression, order="F")
+    return [flat[k] for k in range(flat.size)]
+
+
+def _turned(node: cp.Expression, sign: int, wanted: Callable[[Worst], bool]) -> cp.Expression:
+    """The same with ``-expected(-e)`` in place of ``expected(e)`` where a smaller one is worse."""
+    if isinstance(node, Worst) and wanted(node):
+        if any(isinstance(inner, Worst) and wanted(inner) for inner in walk(node.args)):
+            raise ModelError(f"The worst case {shorten(node)} is of another one: take the inner one out of it.")
+        if sign > 0 or node.kind is not Kind.EXPECTED:
+            return node
+        return -Worst(-node.args[0], node.kind)
+    if not any(isinstance(inner, Worst) and wanted(inner) for inner in walk([node])):
+        return node
+    if not isinstance(node, AffAtom):
+        raise ModelError(
+            f"A worst case stands inside of {shorten(node)}: worst cases can be added to each other, and multiplied by "
+            "what is not negative."
+        )
+    signs = [-sign if isinstance(node, NegExpression) else sign] * len(node.args)
+    if isinstance(node, BinaryOperator):
+        signs = [-sign if other.is_nonpos() and not other.is_nonneg() else sign for other in reversed(node.args)]
+    args = [_turned(arg, s, wanted) for arg, s in zip(node.args, signs, strict=True)]
+    return node if all(new is old for new, old in zip(args, node.args, strict=True)) else node.copy(args)
