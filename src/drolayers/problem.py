@@ -201,7 +201,10 @@ class DecisionProblem:
             worst = formulate(part.parsed, self.ambiguity, part.everywhere, probe, named)
             inner = self._limited(self._inner if part is self._cost else (), named)
             limits = self._limited(others, named)
-            written = cp.Problem(cp.Minimize(worst.value), [*constraints, *worst.constraints, *inner, *limits])
+            more = [*worst.constraints, *inner, *limits]
+            # What fixes a decision stands last: solvers know balls of radius 1e-12 better in this order.
+            rows = [*more, *constraints] if fixed else [*constraints, *more]
+            written = cp.Problem(cp.Minimize(worst.value), rows)
             return written, worst.probe, limits
 
         written, found, limits = problem(named=False)
