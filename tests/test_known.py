@@ -556,3 +556,33 @@ def test_forbidden_outcomes_of_a_second_stage() -> None:
     found = problem.solve(torch.tensor([[1.0, 1, 1]]).double(), known={"s": stock})
     # What is not in stock must be ordered for the largest outcome.
     torch.testing.assert_close(found.variable(x), 3 - stock, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["moments", "ball", "reweighted", "constraint", "integers"])
+def test_cuda(kind: str) -> None:
+    """The same on a GPU, gradients in known data included."""
+    stock, price = cp.Parameter(3, name="stock"), cp.Parameter(nonneg=True, name="price")
+    y, x = dro.Uncertain(3, dro.support.Nonnegative()), cp.Variable(3, nonneg=True)
+    lots = 2 * cp.Variable(3, boolean=True) if kind == "integers" else x
+    cost = price * cp.sum(lots) + cp.sum(cp.maximum(3 * (y - lots - stock), lots + stock - y))
+    sets = {"ball": lambda: dro.Wasserstein(y, 5), "reweighted": lambda: dro.Divergence(y, 5, "chi2")}
+    ambiguity = sets.get(kind, lambda: dro.MomentSet(y, [dro.moments.Norm(1), dro.moments.SquaredNorm()]))()
+    limits = [cp.sum(lots) <= 5, *([dro.cvar(y[0] - lots[0], 0.9) <= 20] if kind == "constraint" else [])]
+    layer = dro.DROLayer(dro.DecisionProblem(cost, limits, ambiguity)).eval()
+    rng = np.random.default_rng(0)
+    moments = np.hstack([2 + rng.random((16, 3)), 2 + rng.random((16, 1))] * 2)
+    theta = torch.as_tensor(np.full((16, 1), 0.3) if ambiguity.needs_nominal else moments)
+    atoms = torch.as_tensor(4 * rng.random((16, 5, 3))), torch.full((16, 5), 0.2).double()
+    found = []
+    for device in ("cpu", "cuda"):
+        told = {
+            "stock": torch.as_tensor(np.random.default_rng(1).random((16, 3)), device=device).requires_grad_(),
+            "price": torch.as_tensor(np.random.default_rng(2).random(16), device=device),
+        }
+        nominal = tuple(part.to(device) for part in atoms) if ambiguity.needs_nominal else None
+        decision = layer(theta.to(device), nominal, told)
+        (gradient,) = torch.autograd.grad(decision.value.sum(), told["stock"], allow_unused=kind == "integers")
+        found.append((decision.value, decision.ok, *([] if gradient is None else [gradient])))
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(there.cpu().double(), here.double(), rtol=1e-6, atol=1e-6)
