@@ -35,7 +35,7 @@ def products(
 ) -> tuple[Float[Tensor, "batch column"], Float[Tensor, "batch row"], Float[Tensor, "batch column"]]:
     """``Px``, ``Ax`` and ``Aᵀz`` for a batch, by gather and scatter."""
     row, column, P_row, P_column, *_ = program.on(x.device)
-    if x.device.type == "cpu" and values.A.stride(0) == 0 and not torch.is_grad_enabled():
+    if len(x) and x.device.type == "cpu" and values.A.stride(0) == 0 and not torch.is_grad_enabled():
         # One matrix for all items: a sparse product takes a third of the time.
         entries, (indptr, indices, order, starts, rows) = values.A[0].numpy(), once(program, "sides", program.sides)
         Ax = _times(entries, indices, indptr, x, program.rows)

@@ -81,7 +81,8 @@ class Projection(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence):
-            raise ModelError(f"Projection needs a set with something to learn, not {type(ambiguity).__name__}.")
+            who = type(ambiguity).__name__
+            raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
         for name, value in (("margin", margin), ("absolute", absolute)):
