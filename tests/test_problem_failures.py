@@ -451,7 +451,9 @@ def test_bad_models() -> None:
         dro.DecisionProblem(cost, [x >= y], good)
     with pytest.raises(TypeError, match="ambiguity"):
         dro.DecisionProblem(cost, [])  # type: ignore[call-arg]
-    with pytest.raises(dro.ModelError, match=r"ambiguity must be a set such as dro.MomentSet or dro.Wasserstein, not list"):
+    with pytest.raises(
+        dro.ModelError, match=r"ambiguity must be a set such as dro.MomentSet or dro.Wasserstein, not list"
+    ):
         dro.DecisionProblem(cost, [], [])  # type: ignore[arg-type]
     with pytest.raises(dro.ModelError, match="not the one of the ambiguity set"):
         dro.DecisionProblem(cost, [], squares(dro.Uncertain(2)))
