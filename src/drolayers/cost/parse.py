@@ -23,12 +23,12 @@ __all__ = ["AffineRows", "PiecewiseCost", "RuleRecourse", "parse"]
 class RuleRecourse:
     """A two-stage cost ``weight * min q'g, W g = rhs(x, y), g >= 0`` to be bounded by a decision rule.
 
-    Its costs q are numbers, or an expression that is affine in known data.
+    q and W are numbers, or expressions that are affine in known data.
     """
 
     weight: float
     q: np.ndarray | cp.Expression
-    W: np.ndarray
+    W: np.ndarray | cp.Expression
     rhs: AffineRows
 
 

@@ -30,11 +30,11 @@ UNBOUNDED = "The second stage is unbounded below: no p satisfies W'p <= q, so ra
 class SecondStage:
     """The linear program ``min q'g, W g = rhs, g >= 0``; without ``vertices`` it is left to a decision rule.
 
-    Where q is known data, it is None here, and given for every item.
+    Where q or W is known data, it is None here, and given for every item.
     """
 
     q: np.ndarray | None
-    W: np.ndarray
+    W: np.ndarray | None
     vertices: DualVertices | None
     room: Room | None = None
 
@@ -44,26 +44,35 @@ class SecondStage:
         part = self.vertices or self.room
         return None if part is None or not part.forbidden.shape[0] else part.forbidden
 
-    def solve(self, rhs: np.ndarray, q: np.ndarray | None = None) -> tuple[float, np.ndarray, np.ndarray]:
-        """The value, infinite where nothing is feasible, and its gradients in rhs and q: multipliers and actions."""
-        result = linprog(self.q if q is None else q, A_eq=self.W, b_eq=rhs, bounds=(0, None), method="highs")
+    def solve(
+        self, rhs: np.ndarray, q: np.ndarray | None = None, W: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+        """The value, infinite where nothing is feasible, and its gradients in rhs, q and W, which comes row by row.
+
+        They are the multipliers p, the actions g, and -pg'.
+        """
+        matrix = self.W if W is None else W.reshape(len(rhs), -1)
+        assert matrix is not None
+        result = linprog(self.q if q is None else q, A_eq=matrix, b_eq=rhs, bounds=(0, None), method="highs")
         if result.status == 2 or (result.status == 3 and self.q is None):
-            # Known costs may be such that the second stage earns without end.
-            return np.inf if result.status == 2 else -np.inf, np.zeros(len(rhs)), np.zeros(self.W.shape[1])
+            # Known data may be such that the second stage earns without end.
+            value = np.inf if result.status == 2 else -np.inf
+            return value, np.zeros(len(rhs)), np.zeros(matrix.shape[1]), np.zeros(matrix.size)
         if result.status != 0:
             raise ModelError(f"The second stage could not be solved ({result.message}): rescale q, W or the data.")
-        return float(result.fun), np.asarray(result.eqlin.marginals), np.asarray(result.x)
+        p, g = np.asarray(result.eqlin.marginals), np.asarray(result.x)
+        return float(result.fun), p, g, -np.outer(p, g).ravel()
 
     def __str__(self) -> str:
         how = "a decision rule" if self.vertices is None else f"{self.vertices.points.shape[0]} vertices"
-        return f"{self.W.shape[0]} rows, {self.W.shape[1]} columns, {how}"
+        return how if self.W is None else f"{self.W.shape[0]} rows, {self.W.shape[1]} columns, {how}"
 
 
 class Recourse(Atom):
     """The value ``min q'g, W g = rhs, g >= 0`` as a convex function of ``rhs``; infinite where infeasible.
 
     Args:
-        given: rhs; q, where it is known data; and the stage.
+        given: rhs; q and W, row by row, where they are known data; and the stage.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -74,13 +83,15 @@ class Recourse(Atom):
         """Solves the linear program."""
         return np.array(self._solved(values)[0])
 
-    def _solved(self, values: Sequence[np.ndarray]) -> tuple[float, np.ndarray, np.ndarray]:
+    def _solved(self, values: Sequence[np.ndarray]) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         """Value and gradients."""
         return self.stage.solve(*(np.asarray(value, dtype=float) for value in values))
 
-    def ruled(self) -> tuple[Any, np.ndarray]:
-        """Costs, an expression where they are known data, and columns that a decision rule is over."""
+    def ruled(self) -> tuple[Any, Any]:
+        """Costs and columns that a decision rule is over, expressions where they are known data."""
         stage = self.stage
+        if stage.W is None:
+            return self.args[1], cp.reshape(self.args[2], (self.args[0].size, self.args[1].size), order="C")
         if stage.q is None:
             return self.args[1], stage.W
         if stage.room is None:
@@ -116,7 +127,7 @@ class Recourse(Atom):
         return [self.stage]
 
     def _grad(self, values: Sequence[np.ndarray]) -> list[sp.csc_array]:
-        """The multipliers and the actions are subgradients."""
+        """The multipliers, the actions and their products are subgradients."""
         return [sp.csc_array(part[:, None]) for part in self._solved(values)[1:][: len(self.args)]]
 
 
@@ -189,9 +200,10 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
 
     Either as it is written in CVXPY, ``recourse(cp.Minimize(objective), constraints)``, in the decision, ``y`` and
     variables of its own: those that stand in this second stage and nowhere else in the problem. Or by matrices,
-    ``recourse(q, W, rhs)``, for ``min q'g`` subject to ``W g = rhs(x, y)``, ``g >= 0``. Coefficients of second-stage
-    variables are constants, their costs constants or known data (then a decision rule is taken); the rest is affine in
-    the decision and in ``y``. Absolute values, maxima and other atoms that linear programs can say are allowed.
+    ``recourse(q, W, rhs)``, for ``min q'g`` subject to ``W g = rhs(x, y)``, ``g >= 0``. Costs of second-stage variables
+    are constants or known data (then a decision rule is taken), their coefficients constants, or by matrices known data
+    too; the rest is affine in the decision and in ``y``. Absolute values, maxima and other atoms that linear programs
+    can say are allowed.
     ``cp.Maximize`` gives the largest value, a concave function.
 
     With ``method="vertices"`` the cost is represented exactly, as the maximum over the vertices of the dual
@@ -202,7 +214,7 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
 
     Args:
         q: costs of the second-stage actions, ``(columns,)``, or known data, or the objective.
-        W: recourse matrix, ``(rows, columns)``, dense or sparse, or the constraints.
+        W: recourse matrix, ``(rows, columns)``, dense or sparse, or known data, or the constraints.
         rhs: with matrices, the right-hand side of shape ``(rows,)``, affine in the decision and in ``y``.
         method: ``"auto"``, ``"vertices"`` or ``"decision_rule"``.
         objective: another name of the first argument.
@@ -228,40 +240,45 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
         )
     right = Atom.cast_to_const(rhs)
     costs = Amount("recourse's q", q, vector=True)
-    matrix = np.asarray(getattr(W, "toarray", lambda: W)(), dtype=float)
+    matrix = Amount("recourse's W", getattr(W, "toarray", lambda: W)()).written
     if right.shape == ():
         right = cp.reshape(right, (1,), order="F")
-    if matrix.ndim != 2 or costs.shape != (matrix.shape[1],) or right.shape != (matrix.shape[0],) or not matrix.size:
+    shape = tuple(matrix.shape)
+    if len(shape) != 2 or costs.shape != shape[1:] or right.shape != shape[:1] or not matrix.size:
         raise ModelError(
             "recourse needs q (columns,), W (rows, columns) and rhs (rows,), "
-            f"not {costs.shape}, {matrix.shape} and {right.shape}."
+            f"not {costs.shape}, {shape} and {right.shape}."
         )
-    if not (costs.finite.all() and np.isfinite(matrix).all()):
+    if not (costs.finite.all() and (isinstance(matrix, cp.Expression) or np.isfinite(matrix).all())):
         raise ModelError("recourse needs finite q and W.")
     return stage_of(right, costs.written, matrix, method)
 
 
-def stage_of(rhs: cp.Expression, q: Any, W: np.ndarray, method: str, roomy: bool = False) -> Recourse:
-    """A second stage by matrices; where costs are known data, its dual is another one for every item: a rule is taken.
+def stage_of(rhs: cp.Expression, q: Any, W: Any, method: str, roomy: bool = False) -> Recourse:
+    """A second stage by matrices; where q or W is known data, its dual is another one for every item: a rule is taken.
 
     Args:
         rhs: the right-hand side.
         q: numbers, or an expression that is affine in known data.
-        W: the recourse matrix.
+        W: the recourse matrix, likewise.
         method: as for :func:`recourse`.
         roomy: whether a decision rule gets columns that leave it a choice.
     """
-    if not isinstance(q, cp.Expression):
+    if not isinstance(q, cp.Expression) and not isinstance(W, cp.Expression):
         check_bounded(q, W)
         vertices = vertices_for(q, W, method)
         return Recourse(rhs, SecondStage(q, W, vertices, room_for(q, W) if roomy and vertices is None else None))
-    names = " and ".join(sorted({p.name() for p in q.parameters()}))
-    reason = f"The costs of the second stage hold known data ({names}), so that its dual is another one for every item"
+    parts = [part for part in (q, W) if isinstance(part, cp.Expression)]
+    names = " and ".join(sorted({p.name() for part in parts for p in part.parameters()}))
+    what = "costs" if isinstance(q, cp.Expression) else "coefficients"
+    reason = f"The {what} of the second stage hold known data ({names}), so that its dual is another one for every item"
     if method == "vertices":
         raise ModelError(f"{reason}: use method='decision_rule'.")
     if method == "auto":
         _warn_of_rule(reason, "method='decision_rule'")
-    return Recourse(rhs, q, SecondStage(None, W, None))
+    if not isinstance(W, cp.Expression):
+        return Recourse(rhs, q, SecondStage(None, W, None))
+    return Recourse(rhs, Atom.cast_to_const(q), cp.vec(W, order="C"), SecondStage(None, None, None))
 
 
 def _warn_of_rule(reason: str, choices: str) -> None:

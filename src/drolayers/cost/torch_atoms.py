@@ -271,12 +271,12 @@ class _SolveSecondStage(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stage: SecondStage, *args: Tensor) -> Tensor:
-        """Of the right-hand side and, where they are known data, the costs."""
+        """Of the right-hand side and, where they are known data, costs and coefficients."""
         batch, like = torch.broadcast_shapes(*[arg.shape[:-1] for arg in args]), args[0]
         whole = [arg.detach().expand(*batch, arg.shape[-1]) for arg in args]
         items = [arg.reshape(-1, arg.shape[-1]).cpu().double().numpy() for arg in whole]
         solved = [stage.solve(*item) for item in zip(*items, strict=True)]
-        value, *slopes = (torch.as_tensor(np.array([found[k] for found in solved])).to(like) for k in range(3))
+        value, *slopes = (torch.as_tensor(np.array([found[k] for found in solved])).to(like) for k in range(4))
         ctx.save_for_backward(*(slope.reshape(arg.shape) for slope, arg in zip(slopes, whole, strict=False)))
         ctx.shapes = [arg.shape for arg in args]
         return value.reshape(batch)
