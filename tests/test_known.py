@@ -19,9 +19,10 @@ import drolayers as dro
 from drolayers import moments as m
 from drolayers.conic import make_engine
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
-from drolayers.integer import SCIP, Auto, BranchAndBound, Enumeration, Gurobi, HiGHS, Oracle, Simplex
+from drolayers.integer import BranchAndBound, Enumeration
 from drolayers.status import Status
 from tests.ambiguity.sets import SETS, SetCase
+from tests.integer.test_contract import LINEAR_ONLY, ORACLES
 from tests.known import COSTS, KnownCase, Setting, fits
 from tests.reformulation.differences import analytic, central, gap
 from tests.reformulation.problems import SUPPORTS, SupportCase
@@ -136,17 +137,6 @@ def test_engines(engine: str, cost: str) -> None:
 
 # Integers: feasible sets differ from item to item.
 
-ORACLES: dict[str, Oracle] = {
-    "auto": Auto(),
-    "branch_and_bound": BranchAndBound(),
-    "enumeration": Enumeration(),
-    "scip": SCIP(jobs=1),
-    "gurobi": Gurobi(jobs=1),
-    "highs": HiGHS(jobs=1),
-    "simplex": Simplex(),
-}
-LINEAR_ONLY = ("highs", "simplex")
-PACKAGES = {"scip": "pyscipopt", "gurobi": "gurobipy", "highs": "highspy"}
 DAYS = 6
 SHAPES = {"stock": (3,), "price": (3,), "b": (), "w": (3,), "cap": (), "need": ()}
 
@@ -197,8 +187,6 @@ def expected_of_days(linear: bool) -> tuple[list[Status], Tensor]:
     ("oracle", "linear"), [(o, linear) for o in ORACLES for linear in (True, False) if linear or o not in LINEAR_ONLY]
 )
 def test_oracles(oracle: str, linear: bool) -> None:
-    if oracle in PACKAGES:
-        pytest.importorskip(PACKAGES[oracle])
     here, (statuses, values) = Lots(linear), expected_of_days(linear)
     assert statuses.count(Status.INFEASIBLE) == 2
     known = {n: torch.as_tensor(v) for n, v in days().items()}
