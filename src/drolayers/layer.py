@@ -21,9 +21,10 @@ from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
 from drolayers.errors import ModelError
+from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.known import Known
-from drolayers.problem import Chosen, DecisionProblem, Theta
+from drolayers.problem import DecisionProblem, Theta
 from drolayers.status import usable
 from drolayers.statuses import OnFailure, Statuses, check_on_failure
 from drolayers.surrogate.energy import (
@@ -245,7 +246,7 @@ class DROLayer(nn.Module):
             found, draws = self._sample(values.detach())
             slots = Slots.around(program, values, found, draws, self.engine)
             log_prob = draws.log_prob
-        status = problem.diagnose_integer(slots.outcome, slots.best, slots.value, given, self.oracle)
+        status = problem.diagnosis.of_integer(slots.outcome, slots.best, slots.value, given, self.oracle)
         temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
         # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)

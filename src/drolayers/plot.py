@@ -14,10 +14,11 @@ from torch import Tensor
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
+from drolayers.evaluations import Chosen
 from drolayers.extras import require
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
-from drolayers.problem import Chosen, DecisionProblem, Theta
+from drolayers.problem import DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
 if TYPE_CHECKING:

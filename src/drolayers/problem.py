@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import cvxpy as cp
@@ -13,11 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.nominal import Nominal, Pair
-from drolayers.ambiguity.parameters import columns
+from drolayers.ambiguity.nominal import Pair
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
-from drolayers.conic.compile import check_leaves, compile_program
-from drolayers.conic.elastic import endless
+from drolayers.conic.compile import check_leaves
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind
@@ -25,36 +22,17 @@ from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
 from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.decisions import Decisions
+from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ModelError, ShapeError
-from drolayers.integer import Oracle, make_oracle
+from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
-from drolayers.reformulation.formulate import formulate
-from drolayers.reformulation.worst_case import Probe
-from drolayers.reformulation.worst_distribution import WorstCaseDistribution, reweighted, worst_distribution
-from drolayers.status import Status, usable
+from drolayers.reformulation.worst_distribution import WorstCaseDistribution
+from drolayers.status import Status
 from drolayers.statuses import OnFailure
 from drolayers.uncertainty import Uncertain
-
-Chosen = Mapping[cp.Variable, Tensor]
-"""What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""
+from drolayers.written import Writer
 
 Theta = Tensor | Mapping[str, Tensor]
-
-EMPTY = 1e-7
-"""Relative excess beyond which a set is empty; within it, it has no Slater point."""
-
-LARGE = 1e3
-"""Size of a price relative to the objective from which a multiplier is suspect."""
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """What a call was given, checked: θ, flat; the nominal distribution, if the set needs one; known data; features."""
-
-    theta: Float[Tensor, "batch theta"]
-    nominal: Nominal | None
-    known: Float[Tensor, "batch entry"]
-    features: Float[Tensor, "batch feature"]
 
 
 class DecisionProblem:
@@ -125,7 +103,8 @@ class DecisionProblem:
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
-        program, _, limits = self._compiled(
+        self._writer = Writer(self._cost, inner, ambiguity, self.known_data)
+        program, _, limits = self._writer.compiled(
             self._cost, [*self._plain, *(r.holds for r in self.rules)], [part for r in self.rules for part in r.parts]
         )
         self.program: ConeProgram = program
@@ -140,9 +119,8 @@ class DecisionProblem:
             self.program,
             self._engine,
         )
-        self._evaluations: dict[Part, tuple[ConeProgram, Probe]] = {}
-        # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
-        self._careful = self._engine.with_tolerance(1e-12)
+        self.diagnosis = Diagnosis(ambiguity, self.known_data, self.program, self._decisions, self._engine)
+        self._evaluations = Evaluations(self._writer, self.variables, self.diagnosis, self._engine)
 
     @property
     def known(self) -> dict[str, tuple[int, ...]]:
@@ -183,46 +161,6 @@ class DecisionProblem:
         told += "" if self.exact["cost"] else ", the worst case is bounded by a decision rule"
         return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size}{told})"
 
-    def _compiled(
-        self,
-        part: Part,
-        constraints: Sequence[cp.Constraint],
-        others: Sequence[Part] = (),
-        probe: bool = False,
-        fixed: Sequence[cp.Parameter] = (),
-        free: Sequence[cp.Variable] = (),
-    ) -> tuple[ConeProgram, Probe | None, list[cp.Constraint]]:
-        """A worst case, subject to constraints, as a program whose last features are ``fixed`` and the probe's.
-
-        With it comes what says that the variables above the worst cases ``others`` are there.
-        """
-
-        def problem(named: bool) -> tuple[cp.Problem, Probe | None, list[cp.Constraint]]:
-            worst = formulate(part.parsed, self.ambiguity, part.everywhere, probe, named)
-            inner = self._limited(self._inner if part is self._cost else (), named)
-            limits = self._limited(others, named)
-            more = [*worst.constraints, *inner, *limits]
-            # What fixes a decision stands last: solvers know balls of radius 1e-12 better in this order.
-            rows = [*more, *constraints] if fixed else [*constraints, *more]
-            written = cp.Problem(cp.Minimize(worst.value), rows)
-            return written, worst.probe, limits
-
-        written, found, limits = problem(named=False)
-        if self.known_data.products and not written.is_dpp():
-            # The set multiplies rows by parameters of its own: their products with known data get names.
-            written, found, limits = problem(named=True)
-        probes = [found.slope, found.offset] if found is not None else []
-        features = [*self.ambiguity.features, *self.known_data.features, *fixed, *probes]
-        return compile_program(written, features, free=free), found, limits
-
-    def _limited(self, parts: Sequence[Part], named: bool) -> list[cp.Constraint]:
-        """The variables above some worst cases are there."""
-        limits: list[cp.Constraint] = []
-        for part in parts:
-            worst = formulate(part.parsed, self.ambiguity, part.everywhere, named=named)
-            limits += [*worst.constraints, part.above >= worst.value]
-        return limits
-
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
         flat = self.ambiguity.flat(theta)
@@ -262,7 +200,7 @@ class DecisionProblem:
         given = self.given(theta, nominal, known)
         solution = (engine or self._engine).solve(self.program, given.features, fixed)
         advice = partial(self.advice, theta, nominal, known)
-        return solution.masked(self.diagnose(solution, given, fixed)).checked(on_failure, advice)
+        return solution.masked(self.diagnosis.of(solution, given, fixed)).checked(on_failure, advice)
 
     def shortfalls(
         self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
@@ -285,33 +223,6 @@ class DecisionProblem:
         missed, item = worst[constraint].max(), items[int(worst[constraint].argmax())]
         return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else ""
 
-    def diagnose(self, solution: Solution, given: Given, fixed: Tensor | None = None) -> Tensor:
-        """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
-        status = self._empty_sets(solution.status, solution.primal, solution.objective, given)
-        status = self._infeasible(status, given, fixed)
-        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
-        if items.numel():
-            # Where there is a decision it is the worst case that is infinite.
-            exist = self._decisions.exist(given.features[items], None if fixed is None else fixed[items])
-            status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
-        return status
-
-    def diagnose_integer(
-        self,
-        status: Int[Tensor, "batch"],
-        primal: Float[Tensor, "batch column"],
-        objective: Float[Tensor, "batch"],
-        given: Given,
-        oracle: Oracle | None,
-    ) -> Int[Tensor, "batch"]:
-        """The same for the best integer points of a batch."""
-        status = self._empty_sets(status, primal, objective, given)
-        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
-        if items.numel():
-            exist = self._decisions.integers_exist(given.features[items], oracle or make_oracle())
-            status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
-        return status
-
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
         """All integer points that the constraints admit, in the order of ``program.integers``.
 
@@ -321,49 +232,6 @@ class DecisionProblem:
             limit: None asks for all of them; a number for None in return where there are more.
         """
         return self._decisions.integer_points(limit)
-
-    def _empty_sets(self, status: Tensor, primal: Tensor, objective: Tensor, given: Given) -> Int[Tensor, "batch"]:
-        """Look at every item that is not cleanly optimal, or whose set is suspect."""
-        status, ok = status.clone(), usable(status)
-        told = self.known_data.values(given.known)
-        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach(), given.nominal, told)
-        price = primal.detach().abs().amax(1)
-        look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
-        doubtful = self.ambiguity.y.support.doubtful(told)
-        look = look if doubtful is None else look | doubtful.to(look.device)
-        if not bool(look.any()):
-            return status
-        items = look.nonzero()[:, 0]
-        mine = None if given.nominal is None else given.nominal.at(items)
-        told = self.known_data.values(given.known[items.to(given.known.device)])
-        excess = self.ambiguity.emptiness(given.theta[items], mine, told).to(status.device)
-        empty, edge = excess > EMPTY, excess.abs() <= EMPTY
-        status[items[empty]] = int(Status.EMPTY_SET)
-        fine = status[items] == int(Status.OPTIMAL)
-        status[items[edge & fine]] = int(Status.INACCURATE)
-        return status
-
-    def _infeasible(self, status: Tensor, given: Given, fixed: Tensor | None) -> Tensor:
-        """A direction along which the cost falls proves nothing where there is no point: look with a zero objective."""
-        doubtful = (status == int(Status.NO_MINIMUM)) | (status == int(Status.FAILED))
-        # Known data that is no number says nothing about the others.
-        items = (doubtful & given.features.isfinite().all(1).to(doubtful.device)).nonzero()[:, 0]
-        if not items.numel():
-            return status
-        with torch.no_grad():
-            values = self.program.values(given.features[items.to(given.features.device)])
-            if fixed is not None:
-                values = self.program.within(values, fixed[items], fixed[items])
-            nothing = replace(values, P=torch.zeros_like(values.P), q=torch.zeros_like(values.q))
-            found = self._engine.solve_values(self.program, nothing).status
-        status[items[(found == int(Status.INFEASIBLE)).to(items.device)]] = int(Status.INFEASIBLE)
-        # What is left may have no feasible point without a ray that proves it.
-        left = status[items] == int(Status.FAILED)
-        if bool(left.any()):
-            rows = left.nonzero()[:, 0].to(values.q.device)
-            none = endless(self.program, values[rows], self._engine.solver)
-            status[items[left][none.to(items.device)]] = int(Status.INFEASIBLE)
-        return status
 
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
         """The decision variables' parts of primal points ``(..., column)``."""
@@ -433,7 +301,7 @@ class DecisionProblem:
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
     ) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
-        return self._value(self._cost, x, self.given(theta, nominal, known))
+        return self._evaluations.value(self._cost, self._checked(x), self.given(theta, nominal, known))
 
     def worst_case(
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None, *, of: cp.Constraint
@@ -447,8 +315,8 @@ class DecisionProblem:
             known: values of ``problem.known``.
             of: a constraint with a worst case.
         """
-        found, given = self._rule(of), self.given(theta, nominal, known)
-        values = {part: self._value(part, x, given) for part in found.parts}
+        found, given, chosen = self._rule(of), self.given(theta, nominal, known), self._checked(x)
+        values = {part: self._evaluations.value(part, chosen, given) for part in found.parts}
         told = self.known_data.given(known, len(given.theta))
         like = given.theta.to(torch.promote_types(given.theta.dtype, torch.float32))
         above: dict[cp.Variable, Tensor] = {}
@@ -457,7 +325,7 @@ class DecisionProblem:
             # Entries are numbered column by column.
             shape = tuple(reversed(variable.shape))
             above[variable] = mine.reshape(len(mine), *shape).permute(0, *range(len(shape), 0, -1))
-        leaves = {k: v.to(like) for k, v in (*self._checked(x).items(), *told.items())}
+        leaves = {k: v.to(like) for k, v in (*chosen.items(), *told.items())}
         return TorchCost(found.left)({**leaves, **above})
 
     def worst_case_distribution(
@@ -484,26 +352,7 @@ class DecisionProblem:
         part = self._cost if of is None else self._rule(of).part(row)
         if part.parsed.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
-        _, probe = self._evaluation(part)
-        with torch.enable_grad():
-            rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
-            given = self.given(theta, nominal, known)
-            batch = len(given.theta)
-            zero = given.theta.detach().double().new_zeros(())
-            da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
-            detached = {k: v.detach() for k, v in self._checked(x).items()}
-            solution, status = self._evaluate(part, detached, given, (da, db))
-            ok = usable(status)
-            total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
-            means, masses = torch.autograd.grad(total, (da, db))
-        masses = torch.where(ok[:, None], masses, zero + torch.nan)
-        around = None if part.everywhere and not self.ambiguity.pinned else given.nominal
-        if self.ambiguity.pinned:
-            assert around is not None
-            return reweighted(probe.rows, self.ambiguity.y.shape, around, masses)
-        weights = torch.ones(batch, 1) if around is None else around.weights
-        slopes = probe.unit * solution.variable(probe.values).detach()
-        return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
+        return self._evaluations.distribution(part, self._checked(x), self.given(theta, nominal, known))
 
     def _rule(self, constraint: cp.Constraint) -> Rule:
         """A constraint with a worst case, by itself."""
@@ -513,56 +362,6 @@ class DecisionProblem:
                 f"{constraint!r} is none of the problem's constraints with a worst case: see problem.rules."
             )
         return found
-
-    def _value(self, part: Part, x: Chosen, given: Given) -> Float[Tensor, "batch"]:
-        """A worst case at given decisions; inf where it is, NaN where it is not known."""
-        solution, status = self._evaluate(part, x, given)
-        value, flat = solution.objective, given.theta
-        infinite = (status == int(Status.UNBOUNDED)).to(value.device)
-        value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
-        value = torch.where(infinite, torch.full_like(value, torch.inf), value)
-        return value.to(torch.promote_types(flat.dtype, torch.float32))
-
-    def _evaluation(self, part: Part) -> tuple[ConeProgram, Probe]:
-        """The same reformulation with the decision fixed by equations and the rows open to perturbation."""
-        if part not in self._evaluations:
-            fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
-            ties = [v == p for v, p in zip(self.variables, fixed, strict=True)]
-            program, probe, _ = self._compiled(part, ties, probe=True, fixed=fixed, free=self.variables)
-            assert probe is not None
-            self._evaluations[part] = program, probe
-        return self._evaluations[part]
-
-    def _evaluate(
-        self, part: Part, x: Chosen, given: Given, probes: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Solution, Tensor]:
-        """Solve the evaluation program: only an infinite worst case can make it infeasible."""
-        program, probe = self._evaluation(part)
-        values, features = self._checked(x), given.features
-        batch = features.shape[0]
-        parts = [features]
-        for variable in self.variables:
-            value = values[variable]
-            if tuple(value.shape) != (batch, *variable.shape):
-                raise ShapeError(
-                    f"{variable.name()} must have shape {(batch, *variable.shape)}, one decision an item of theta, "
-                    f"not {tuple(value.shape)}."
-                )
-            parts.append(columns(value.double()).to(features.device))
-        layout = probe.rows.layout
-        da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
-        asked = torch.cat([*parts, da.to(features), db.to(features)], 1)
-        solution = self._careful.solve(program, asked)
-        status = self._empty_sets(solution.status, solution.primal, solution.objective, given)
-        unsolved = (status == int(Status.FAILED)) & asked.isfinite().all(1).to(status.device)
-        failed = unsolved.nonzero()[:, 0]
-        if failed.numel():
-            with torch.no_grad():
-                numbers = program.values(asked[failed.to(asked.device)])
-                none = endless(program, numbers, self._engine.solver)
-            status[failed[none.to(failed.device)]] = int(Status.INFEASIBLE)
-        status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
-        return solution, status
 
     def _checked(self, x: Chosen) -> dict[cp.Variable, Tensor]:
         """A decision with a tensor for every variable."""
