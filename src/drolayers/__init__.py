@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.reweighted import Divergence, Empirical
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
+    from drolayers.cost.adaptive import Adaptive
     from drolayers.cost.recourse import recourse
     from drolayers.cost.risk import always, chance, cvar, expected
     from drolayers.errors import (
@@ -66,6 +67,7 @@ _HOME = {
     "Status": "status",
     "Uncertain": "uncertainty",
     "Wasserstein": "ambiguity.wasserstein",
+    "Adaptive": "cost.adaptive",
     "always": "cost.risk",
     "chance": "cost.risk",
     "cvar": "cost.risk",
@@ -83,6 +85,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Adaptive",
     "Annealed",
     "DROError",
     "DROLayer",

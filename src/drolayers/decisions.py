@@ -59,7 +59,7 @@ class Decisions:
     def program(self) -> ConeProgram:
         """The constraints without a cost."""
         # A variable that no constraint mentions must still occur for its integrality and bounds to be seen.
-        constraints = [*self.plain, *(rule.holds for rule in self.rules), *self.limits]
+        constraints = [*self.plain, *(rule.holds for rule in self.rules if rule.holds.variables()), *self.limits]
         mentioned = {v.id for c in constraints for v in c.variables()}
         touch = [cp.Variable(v.shape) == v for v in self.variables if v.id not in mentioned]
         return compile_program(cp.Problem(cp.Minimize(0.0), [*constraints, *touch]), self.features)

@@ -12,7 +12,7 @@ from torch import Tensor
 from drolayers.ambiguity.parameters import columns
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
-from drolayers.cost.rules import Part
+from drolayers.cost.rules import Part, Rule
 from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ShapeError
 from drolayers.reformulation.worst_case import Probe
@@ -30,11 +30,20 @@ class Evaluations:
     Args:
         writer: of the programs.
         variables: the decision variables.
+        bound: the constraints on adaptive decisions: evaluated is the cost under the best rules that obey them.
         diagnosis: what tells empty sets.
         engine: how to solve.
     """
 
-    def __init__(self, writer: Writer, variables: Sequence[cp.Variable], diagnosis: Diagnosis, engine: Engine) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        variables: Sequence[cp.Variable],
+        bound: Sequence[Rule],
+        diagnosis: Diagnosis,
+        engine: Engine,
+    ) -> None:
+        self.bound = bound
         self.writer, self.variables, self.diagnosis, self.engine = writer, variables, diagnosis, engine
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self.careful = engine.with_tolerance(1e-12)
@@ -77,7 +86,10 @@ class Evaluations:
         if part not in self._programs:
             fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
             ties = [v == p for v, p in zip(self.variables, fixed, strict=True)]
-            program, probe, _ = self.writer.compiled(part, ties, probe=True, fixed=fixed, free=self.variables)
+            bound = self.bound if part is self.writer.cost else ()
+            rows = [*(r.holds for r in bound if r.holds.variables()), *ties]
+            others = [other for r in bound for other in r.parts]
+            program, probe, _ = self.writer.compiled(part, rows, others, probe=True, fixed=fixed, free=self.variables)
             assert probe is not None
             self._programs[part] = program, probe
         return self._programs[part]

@@ -20,6 +20,8 @@ from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
+from drolayers.cost.adaptive import Adaptive
+from drolayers.diagnosis import Given
 from drolayers.errors import ModelError
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
@@ -67,6 +69,23 @@ class Decision(Statuses):
     effective_sample_size: Float[Tensor, "batch"]
     oracle: Candidates | None = None
     _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = None
+    _problem: DecisionProblem | None = None
+
+    @property
+    def rule(self) -> dict[Adaptive, Callable[..., Tensor]]:
+        """The adaptive decisions as functions of what is seen: ``rule[v](y)`` is ``(batch, *shape)``, differentiable.
+
+        They take outcomes ``(batch, *shape)``, or flat, and known data as ``known``. Where atoms have rules of their own,
+        the cheapest of those that obey all constraints with ``dro.always`` is evaluated.
+        """
+        problem = self._problem
+        if problem is None:
+            return {}
+
+        def of(v: Adaptive) -> Callable[..., Tensor]:
+            return lambda y, known=None: problem.adapted(self.best, y, known)[v]
+
+        return {v: of(v) for v in problem.adaptive}
 
     @property
     def derivative(self) -> Int[Tensor, "batch candidate"]:
@@ -89,7 +108,8 @@ class Decision(Statuses):
         # What has no graph is never asked for a derivative, and stays plain data.
         graph = any(value.requires_grad for part in parts for value in part.candidates.values())
         return cls(
-            **{f.name: joined(f.name) for f in fields(cls) if f.name not in ("oracle", "_derivative")},
+            **{f.name: joined(f.name) for f in fields(cls) if f.name not in ("oracle", "_derivative", "_problem")},
+            _problem=parts[0]._problem,
             oracle=Candidates.cat(found) if len(found) == len(parts) else None,
             _derivative=(lambda: torch.cat([part.derivative for part in parts])) if graph else None,
         )
@@ -221,15 +241,15 @@ class DROLayer(nn.Module):
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""
         solution = self.problem.solve(theta, nominal, engine=self.engine, known=known)
-        dtype = self.problem.ambiguity.flat(theta).dtype
+        given = self.problem.given(theta, nominal, known)
         return self._decision(
+            given,
             solution.primal[:, None],
             solution.objective[:, None],
-            solution.ok[:, None].to(dtype),
+            solution.ok[:, None].to(given.theta.dtype),
             solution.primal,
             solution.objective,
             solution.status,
-            dtype,
             derivative=lambda: solution.derivative[:, None],
         )
 
@@ -252,13 +272,13 @@ class DROLayer(nn.Module):
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)
         probabilities = energy_probabilities(objective, log_prob, slots.valid, temperature)
         return self._decision(
+            given,
             slots.primal,
             slots.objective,
             probabilities,
             slots.best,
             slots.value,
             status,
-            flat.dtype,
             found,
             slots.derivative,
         )
@@ -292,18 +312,18 @@ class DROLayer(nn.Module):
 
     def _decision(
         self,
+        given: Given,
         candidates: Float[Tensor, "batch candidate column"],
         objective: Float[Tensor, "batch candidate"],
         probabilities: Float[Tensor, "batch candidate"],
         best: Float[Tensor, "batch column"],
         value: Float[Tensor, "batch"],
         status: Int[Tensor, "batch"],
-        dtype: torch.dtype,
         oracle: Candidates | None = None,
         derivative: Callable[[], Tensor] | None = None,
     ) -> Decision:
         """Split by variable, mask, and return in the caller's type."""
-        problem = self.problem
+        problem, dtype = self.problem, given.theta.dtype
         ok = usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
@@ -311,15 +331,16 @@ class DROLayer(nn.Module):
         used = (probabilities > 0)[:, :, None]
         finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
         return Decision(
-            problem.decision(masked),
+            problem.decision(masked, given),
             value.masked_fill(~ok, torch.nan).to(dtype),
             status,
-            problem.decision(finite),
+            problem.decision(finite, given),
             objective.to(dtype),
             probabilities,
             effective_sample_size(probabilities),
             oracle,
             derivative,
+            problem if problem.adaptive else None,
         )
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -8,16 +8,19 @@ from functools import partial
 import cvxpy as cp
 import numpy as np
 import torch
+from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from drolayers.adapting import Adaptation, adaptive_in, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
+from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
-from drolayers.cost.risk import Kind
+from drolayers.cost.risk import Kind, always
 from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
 from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
@@ -70,6 +73,10 @@ class DecisionProblem:
         self.maximises = isinstance(cost, cp.Maximize)
         if isinstance(cost, cp.Minimize | cp.Maximize):
             cost = -cost.expr if self.maximises else cost.expr
+        held = adaptive_in(
+            [e for e in (cost, *(a for c in constraints for a in c.args)) if isinstance(e, cp.Expression)]
+        )
+        constraints = [*constraints, *(always(v >= 0) for v in held if v.is_nonneg())]
         robust = [c for c in constraints if has_worst_case(c)]
         self._plain = [c for c in constraints if not has_worst_case(c)]
         rows = [c.expr for c in robust]
@@ -77,6 +84,11 @@ class DecisionProblem:
             cost, *rows = resolved([cost, *rows], self._plain)
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
         for constraint in self._plain:
+            if named := adaptive_in(constraint.args):
+                raise ModelError(
+                    f"The constraint {constraint} holds the adaptive decision {named[0].name()}: say for which outcomes "
+                    "it must hold, with dro.always, dro.expected, dro.cvar or dro.chance."
+                )
             if any(isinstance(p, Uncertain) for p in constraint.parameters()):
                 raise ModelError(
                     f"The constraint {constraint} uses {ambiguity.y.name()}: say for which outcomes it must hold, with "
@@ -85,12 +97,15 @@ class DecisionProblem:
                 )
         joint: cp.Expression = cost
         inner: tuple[Part, ...] = ()
+        lifting = None
         if isinstance(cost, cp.Expression):
             check_leaves(cost, self.constraints)
-            joint, inner = separated(cost, ambiguity.y)
-        self.parsed: PiecewiseCost = parse(joint, ambiguity.y)
+            lifting = lifting_for(ambiguity, cost, rows)
+            joint, inner = separated(cost, ambiguity.y, lifting)
+        self.parsed: PiecewiseCost = parse(joint, ambiguity.y, lifting)
+        assert lifting is not None
         self._cost, self._inner = Part(self.parsed), inner
-        self.rules = tuple(rule(c, row, ambiguity.y) for c, row in zip(robust, rows, strict=True))
+        self.rules = tuple(rule(c, row, ambiguity.y, lifting) for c, row in zip(robust, rows, strict=True))
         costs = [part.parsed for part in self.parts]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
@@ -99,16 +114,19 @@ class DecisionProblem:
         )
         found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}
         found |= {v.id: v for r in self.rules for v in r.outcome.variables()}
-        self.variables: tuple[cp.Variable, ...] = tuple(found.values())
+        self.variables: tuple[cp.Variable, ...] = tuple(v for v in found.values() if not isinstance(v, Adaptive))
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
         self._writer = Writer(self._cost, inner, ambiguity, self.known_data)
         program, _, limits = self._writer.compiled(
-            self._cost, [*self._plain, *(r.holds for r in self.rules)], [part for r in self.rules for part in r.parts]
+            self._cost,
+            [*self._plain, *(r.holds for r in self.rules if r.holds.variables())],
+            [part for r in self.rules for part in r.parts],
         )
         self.program: ConeProgram = program
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
+        self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
         self._engine = default_engine()
         self._decisions = Decisions(
             self._plain,
@@ -120,7 +138,8 @@ class DecisionProblem:
             self._engine,
         )
         self.diagnosis = Diagnosis(ambiguity, self.known_data, self.program, self._decisions, self._engine)
-        self._evaluations = Evaluations(self._writer, self.variables, self.diagnosis, self._engine)
+        bound = [r for r in self.rules if adaptive_in([r.outcome])]
+        self._evaluations = Evaluations(self._writer, self.variables, bound, self.diagnosis, self._engine)
 
     @property
     def known(self) -> dict[str, tuple[int, ...]]:
@@ -233,9 +252,39 @@ class DecisionProblem:
         """
         return self._decisions.integer_points(limit)
 
-    def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
-        """The decision variables' parts of primal points ``(..., column)``."""
-        return {v: self.program.variable(primal, v) for v in self.variables}
+    def decision(self, primal: Tensor, given: Given | None = None) -> dict[cp.Variable, Tensor]:
+        """The decision variables' parts of primal points ``(..., column)``, and behind them the rules' coefficients.
+
+        Args:
+            primal: points of ``program``, ``(batch, column)`` or ``(batch, candidate, column)``.
+            given: what was solved; only rules that respond to moments or distances need it.
+        """
+        adaptation = self._adaptation
+        found = {
+            v: self.program.variable(primal, v) for v in (*self.variables, *(r.variable for r in adaptation.rules))
+        }
+        if adaptation.seen is not None:
+            if given is None:
+                raise ModelError("The rules respond to moments of the set: give problem.given(theta, nominal) too.")
+            told = adaptation.told(given).to(primal)
+            found[adaptation.seen] = told if primal.dim() == 2 else told[:, None].expand(*primal.shape[:-1], -1)
+        return found
+
+    @property
+    def adaptive(self) -> tuple[Adaptive, ...]:
+        """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
+        return self._adaptation.decisions
+
+    def adapted(self, x: Chosen, y: Tensor, known: Known | None = None) -> dict[Adaptive, Tensor]:
+        """The adaptive decisions at outcomes, by the rules of given decisions; differentiable.
+
+        Args:
+            x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``, the rules' coefficients included.
+            y: outcomes ``(batch, *shape)``, or flat.
+            known: values of ``problem.known``.
+        """
+        leaves, _ = self._leaves(x, y, known)
+        return {v: leaves[v] for v in self.adaptive}
 
     def loss(self, x: Chosen, y: Tensor, known: Known | None = None) -> Tensor:
         """The cost c(x, y) itself, differentiable.
@@ -268,7 +317,18 @@ class DecisionProblem:
 
     def _at(self, expression: TorchCost, x: Chosen, y: Tensor, known: Known | None) -> Tensor:
         """An expression of the decision and y at an outcome."""
-        values = self._checked(x)
+        leaves, wrong = self._leaves(x, y, known)
+        loss = expression(leaves)
+        # Without a derivative there: an item that is masked must not spoil that of others.
+        return (
+            loss
+            if wrong is None
+            else loss.masked_fill(wrong.to(loss.device).view(-1, *[1] * (loss.dim() - 1)), torch.nan)
+        )
+
+    def _leaves(self, x: Chosen, y: Tensor, known: Known | None) -> tuple[dict[Leaf, Tensor], Tensor | None]:
+        """Values of all that an expression may hold, and the items whose known data are wrong."""
+        values = self._checked(x, self._adaptation.hidden)
         uncertain = self.ambiguity.y
         y = uncertain.rows(torch.as_tensor(y))
         if y.dim() != 2 or y.shape[1] != uncertain.dim:
@@ -288,14 +348,9 @@ class DecisionProblem:
             value = value.to(reference)
             return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
 
-        parts = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
-        loss = expression({**parts, uncertain: aligned(y, 1).unflatten(-1, uncertain.shape)})
-        # Without a derivative there: an item that is masked must not spoil that of others.
-        return (
-            loss
-            if wrong is None
-            else loss.masked_fill(wrong.to(loss.device).view(-1, *[1] * (loss.dim() - 1)), torch.nan)
-        )
+        parts: dict[Leaf, Tensor] = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
+        parts[uncertain] = aligned(y, 1).unflatten(-1, uncertain.shape)
+        return self._adaptation.completed(parts, 1 + candidates), wrong
 
     def worst_case_cost(
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
@@ -316,6 +371,11 @@ class DecisionProblem:
             of: a constraint with a worst case.
         """
         found, given, chosen = self._rule(of), self.given(theta, nominal, known), self._checked(x)
+        if adaptive_in([found.outcome]):
+            raise ModelError(
+                f"The constraint {shorten(of)} holds an adaptive decision, whose rule belongs to the whole problem: ask "
+                "problem.violations at outcomes."
+            )
         values = {part: self._evaluations.value(part, chosen, given) for part in found.parts}
         told = self.known_data.given(known, len(given.theta))
         like = given.theta.to(torch.promote_types(given.theta.dtype, torch.float32))
@@ -349,9 +409,12 @@ class DecisionProblem:
         """
         if of is None and self._inner:
             raise ModelError("Every dro.expected of the cost has a distribution of its own: none attains their sum.")
+        if any(p.parsed.conservative for p in ((self._cost,) if of is None else self._rule(of).parts)):
+            raise ModelError(
+                "A decision rule bounds the worst case without attaining it: write a second stage as dro.recourse with "
+                "method='vertices'."
+            )
         part = self._cost if of is None else self._rule(of).part(row)
-        if part.parsed.conservative:
-            raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
         return self._evaluations.distribution(part, self._checked(x), self.given(theta, nominal, known))
 
     def _rule(self, constraint: cp.Constraint) -> Rule:
@@ -363,18 +426,19 @@ class DecisionProblem:
             )
         return found
 
-    def _checked(self, x: Chosen) -> dict[cp.Variable, Tensor]:
-        """A decision with a tensor for every variable."""
+    def _checked(self, x: Chosen, hidden: Sequence[cp.Variable] = ()) -> dict[cp.Variable, Tensor]:
+        """A decision with a tensor for every variable, and for others that are no variables of the user's."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
         # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables.
         given = {getattr(v, "id", None): value for v, value in x.items()}
-        missing = [v.name() for v in self.variables if v.id not in given]
+        wanted = (*self.variables, *hidden)
+        missing = [v.name() for v in wanted if v.id not in given]
         if missing:
             raise ShapeError(f"The decision has no values for {missing}.")
         values = {
             v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
-            for v in self.variables
+            for v in wanted
         }
         for v, value in values.items():
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:

@@ -65,5 +65,7 @@ class Writer:
         limits: list[cp.Constraint] = []
         for part in parts:
             worst = formulate(part.parsed, self.ambiguity, part.everywhere, named=named)
-            limits += [*worst.constraints, part.above >= worst.value]
+            limits += worst.constraints
+            if part.above is not None:
+                limits.append(part.above >= worst.value)
         return limits

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -34,6 +34,8 @@ class Rows:
         layout: which row and coordinate an entry of the slope belongs to.
         block: which block a row belongs to, numbered from 0.
         sign: the known signs of the slope, zero where unknown.
+        lifted: what a row adds for each unit of a lifted component u_c ≥ g_c(y), by (row, component).
+        scenarios: how many scenarios the rows are laid out for, where those of each differ; else one.
     """
 
     slope: cp.Expression
@@ -41,6 +43,8 @@ class Rows:
     layout: Layout
     block: Labels
     sign: Sign = None
+    lifted: Callable[[Labels, Labels], cp.Expression] | None = None
+    scenarios: int = 1
 
     @property
     def lone(self) -> NDArray[np.bool_]:
@@ -81,12 +85,32 @@ class SetDual:
 
 def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
     """Every row once for every scenario, scenario by scenario, multiplied by its weight."""
-    base, count = rows.layout, weights.size
+    count = weights.size
+    if rows.scenarios > 1:
+        entry, row = (np.arange(size) // (size // count) for size in (rows.layout.row.size, rows.layout.rows))
+        return replace(
+            rows, slope=times(weights[entry], rows.slope), offset=times(weights[row], rows.offset), sign=None
+        )
+    slope, offset = kron(weights, rows.slope), kron(weights, rows.offset)
+    return Rows(slope, offset, *laid_out(rows.layout, rows.block, count))
+
+
+def laid_out(base: Layout, block: Labels, count: int) -> tuple[Layout, Labels]:
+    """The layout and blocks of rows that are repeated for every scenario."""
     entry, row = (np.repeat(np.arange(count), size) for size in (base.row.size, base.rows))
     layout = Layout(np.tile(base.row, count) + entry * base.rows, np.tile(base.coordinate, count), base.rows * count)
-    blocks = int(rows.block.max(initial=-1)) + 1
-    block = np.tile(rows.block, count) + row * blocks
-    return Rows(kron(weights, rows.slope), kron(weights, rows.offset), layout, block)
+    blocks = int(block.max(initial=-1)) + 1
+    return layout, np.tile(block, count) + row * blocks
+
+
+def largest(weights: cp.Parameter) -> Callable[[cp.Expression], tuple[cp.Expression, Constraints]]:
+    """The largest total of N scenarios, N times, where each was multiplied by its weight; without those of weight zero."""
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        bound = cp.Variable()
+        return weights.size * bound, [totals <= weights * bound]
+
+    return combined
 
 
 def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp.Expression:
@@ -145,26 +169,37 @@ class AmbiguitySet(ABC):
         """Groups of coordinates that the set ties together; across others its dual is a sum."""
 
     @abstractmethod
-    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+    def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """Multipliers, their price, and the terms that they bring into every row.
+
+        What a row adds for a unit of a lifted component is taken off the component's multiplier.
 
         Args:
             rows: the pieces.
-            lifts: what a decision rule's cost takes off the multiplier of each of ``lifted_components``.
             share: whether what all scenarios have in common may be said once.
         """
 
     def outcomes(self, rows: Rows) -> SetDual:
-        """The same over every outcome that the set allows: all of the support unless said otherwise."""
+        """The same over every outcome that the set allows: all of the support unless said otherwise.
+
+        Moments are free there; what a row adds for a unit of a lifted component must be negative, and is a multiplier.
+        """
         return SetDual(rows, cp.Constant(0.0), [], [])
 
-    def lifted_components(self) -> list[int]:
-        """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""
+    def lifted(self) -> list[Labels]:
+        """The coordinates of every component g_c of the moments to which a decision rule can respond."""
         return []
 
-    def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
-        """Terms over rows with multipliers of their own, one ``(rows, component)`` for each lifted moment."""
-        return [], []
+    @property
+    def own_rules(self) -> int:
+        """How many decision rules there are where all of ``y`` is seen: one for every atom, or one."""
+        return 1
+
+    def lifted_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, y: Float[Tensor, "batch point dim"]
+    ) -> Float[Tensor, "batch point rule component"]:
+        """The components at outcomes, for each of ``own_rules``, in the units of their multipliers; differentiable."""
+        return y.new_zeros(*y.shape[:2], self.own_rules, 0)
 
     @abstractmethod
     def feature_values(

@@ -125,6 +125,12 @@ class Composite(Moment):
         seen = [rho ** (p.degree - 1.0) / steepest for p in parts]
         return torch.cat([sigma / steepest, rho, *seen], 1)
 
+    def component_units(self, scales: Tensor, leaves: Leaves, dim: int) -> Tensor:
+        """Where degrees are mixed, the largest of the ingredients' wρ^(p-1)."""
+        if not self.mixed:
+            return super().component_units(scales, leaves, dim)
+        return scales[:, 1:2] ** (self._ingredients(leaves)[0].degree - 1.0) / scales[:, 2:3]
+
     def member_terms(
         self, layout: Layout, leaves: Leaves, multipliers: list[Multiplier], rho: cp.Expression | None
     ) -> tuple[list[Term], Constraints]:

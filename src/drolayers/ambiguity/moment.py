@@ -135,9 +135,25 @@ class Moment(ABC):
     def links(self, dim: int) -> list[Labels]:
         """Groups of coordinates over which the function is not additive."""
 
-    def components(self, dim: int) -> Labels:
-        """The bounds of the additive components that a decision rule can respond to: one a coordinate, or the whole."""
-        return np.zeros(1, dtype=np.int64)
+    @property
+    def separate(self) -> bool:
+        """Whether its components are those of coordinates rather than of bounds."""
+        return False
+
+    def components(self, dim: int) -> list[Labels]:
+        """The coordinates of the components that a decision rule can respond to: one a coordinate, or one a bound.
+
+        None where the function is affine, as the rule is anyhow.
+        """
+        return [] if self.affine else [np.arange(dim)] * self.bounds
+
+    def component_values(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """These components at points ``(..., dim)``, without the factor."""
+        return self._value(y, leaves, False) if self.components(y.shape[-1]) else y[..., :0]
+
+    def component_units(self, scales: Tensor, leaves: Leaves, dim: int) -> Tensor:
+        """By what the components are divided where their multipliers are scaled: ρ^(p-1)."""
+        return scales[:, : len(self.components(dim))] ** (self.degree - 1.0)
 
     @abstractmethod
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
@@ -320,16 +336,30 @@ class Elementary(Moment):
 
     def links(self, dim: int) -> list[Labels]:
         """Those of the image, unless φ is additive over coordinates or linear."""
-        separate = isinstance(self.image, Coordinates) and self.outer.additive
-        return [] if separate or self.affine else self.image.links(dim)
+        return [] if self.separate or self.affine else self.image.links(dim)
 
-    def components(self, dim: int) -> Labels:
+    @property
+    def separate(self) -> bool:
+        """Where φ is additive over coordinates."""
+        return isinstance(self.image, Coordinates) and self.outer.additive and not self.affine
+
+    def components(self, dim: int) -> list[Labels]:
         """One a coordinate where φ is additive, else one a bound."""
-        if self.affine or not (isinstance(self.image, Coordinates) and self.outer.additive):
-            return np.arange(self.bounds)
-        found = np.zeros(dim, dtype=np.int64)
-        found[self.image.coordinates] = self.image.label
-        return found
+        if self.separate:
+            return list(self.image.coordinates[:, None])  # type: ignore[attr-defined]
+        return [] if self.affine else self.image.links(dim)
+
+    def component_values(self, y: Tensor, leaves: Leaves) -> Tensor:
+        """By coordinate where φ is additive."""
+        if not self.separate:
+            return super().component_values(y, leaves)
+        u = self.image.at(y, leaves)
+        return self.outer.value(u, np.arange(u.shape[-1]), u.shape[-1])
+
+    def component_units(self, scales: Tensor, leaves: Leaves, dim: int) -> Tensor:
+        """By coordinate where φ is additive."""
+        found = scales ** (self.degree - 1.0)
+        return found[:, self.image.label] if self.separate else found[:, : len(self.components(dim))]
 
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """One term: the outer function over the parts of the image."""

@@ -120,40 +120,57 @@ class MomentSet(AmbiguitySet):
         """Those of the moments."""
         return [link for moment in self.moments for link in moment.links(self.y.dim)]
 
-    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+    def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """One multiplier a bound, priced at ρ; where a single row sees it, the best one is put in by hand."""
         price: cp.Expression = cp.Constant(0.0)
         terms: list[Term] = []
         constraints: Constraints = []
-        for i, group in enumerate(self._groups):
+        for group, lift in zip(self._groups, self._lifts(rows), strict=True):
             moment = group.moment
             multiplier: Multiplier | None = None
-            if lifts is not None or not (moment.eliminable and rows.layout.rows == 1):
+            if lift is not None or not (moment.eliminable and rows.layout.rows == 1):
                 beta: cp.Expression = cp.Variable(moment.bounds, nonneg=True, name="beta")
-                if lifts is None and moment.sides == 2 and moment.sigma is not None and not moment.sigma.any():
+                if moment.sides == 2 and moment.sigma is not None and not moment.sigma.any():
                     # The two sides of an equation have one multiplier, of either sign.
                     beta = cp.hstack([cp.Variable(moment.size, name="beta"), np.zeros(moment.size)])
                 price = price + group.price @ beta
-                multiplier = _broadcast(beta)
-            if lifts is not None:
-                multiplier, nonnegative = _lowered(beta, lifts[i], moment.components(self.y.dim))
-                constraints.append(nonnegative)
-            more, others = moment.terms(rows.layout, group.leaves, Charge(multiplier, group.rho, lifts is not None))
+                multiplier = _broadcast(beta) if lift is None else _difference(_broadcast(beta), lift)
+            more, others = moment.terms(rows.layout, group.leaves, Charge(multiplier, group.rho, lift is not None))
             terms, constraints = terms + more, constraints + others
         return SetDual(rows, price, terms, constraints)
 
-    def lifted_components(self) -> list[int]:
-        """Those of the moments."""
-        return [group.moment.components(self.y.dim).size for group in self._groups]
-
-    def lifted_terms(self, rows: Rows, multipliers: Sequence[cp.Expression]) -> tuple[list[Term], Constraints]:
-        """Those of the moments; multipliers are scaled, as in ``dual``."""
+    def outcomes(self, rows: Rows) -> SetDual:
+        """All of the support, with what the rows take off moments as multipliers; scaled, as in ``dual``."""
         terms: list[Term] = []
         constraints: Constraints = []
-        for group, given in zip(self._groups, multipliers, strict=True):
-            more, others = group.moment.terms(rows.layout, group.leaves, Charge(_own(given), group.rho, split=True))
-            terms, constraints = terms + more, constraints + others
-        return terms, constraints
+        for group, lift in zip(self._groups, self._lifts(rows), strict=True):
+            if lift is not None:
+                multiplier = _difference(None, lift)
+                more, others = group.moment.terms(rows.layout, group.leaves, Charge(multiplier, group.rho, True))
+                terms, constraints = terms + more, constraints + others
+        return SetDual(rows, cp.Constant(0.0), terms, constraints)
+
+    def lifted(self) -> list[Labels]:
+        """Those of the moments."""
+        return [part for group in self._groups for part in group.moment.components(self.y.dim)]
+
+    def lifted_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, y: Float[Tensor, "batch point dim"]
+    ) -> Float[Tensor, "batch point rule component"]:
+        """Those of the moments."""
+        return torch.cat([group.lifted_values(theta.to(y), y) for group in self._groups], -1)[:, :, None]
+
+    def _lifts(self, rows: Rows) -> list[Multiplier | None]:
+        """What the rows add for the components of every group of moments; None where there are none."""
+        found: list[Multiplier | None] = []
+        first = 0
+        for group in self._groups:
+            parts = group.moment.components(self.y.dim)
+            found.append(
+                _component(rows, first, group.moment, self.y.dim) if rows.lifted is not None and parts else None
+            )
+            first += len(parts)
+        return found
 
     def sigmas(self, theta: Float[Tensor, "batch theta"]) -> list[Float[Tensor, "batch bound"]]:
         """The bounds of every moment, learnt or given."""
@@ -324,6 +341,18 @@ class _Group:
             parts.append(self.moment.scales(sigma, {**given, **leaves}).expand(batch, -1))
         return parts
 
+    def lifted_values(self, theta: Tensor, y: Tensor) -> Tensor:
+        """The lifted components at outcomes ``(batch, point, dim)``, in the units of their multipliers."""
+        batch = theta.shape[0]
+        leaves = {n: v.to(theta) for n, v in self.given.items()}
+        leaves |= {
+            n: theta[:, w].reshape(batch, *self.leaves[n].shape) for n, w in self.columns.items() if n != "sigma"
+        }
+        sigma = self.moment.spread(theta[:, self.columns["sigma"]]) if "sigma" in self.columns else leaves["sigma"]
+        own = {name: value.unsqueeze(1) for name, value in leaves.items() if name != "sigma"}
+        units = self.moment.component_units(self.moment.scales(sigma, leaves), leaves, y.shape[-1])
+        return self.moment.component_values(y, own) / units[:, None]
+
     @classmethod
     def of(cls, moment: Moment, dim: int, label: str, columns: dict[str, Labels], bounds: Labels) -> _Group:
         """With fresh parameters, named by a label."""
@@ -348,24 +377,25 @@ def _broadcast(beta: cp.Expression) -> Multiplier:
     return multiplier
 
 
-def _lowered(beta: cp.Expression, lift: cp.Expression, bound: Labels) -> tuple[Multiplier, cp.Constraint]:
-    """β less what the rule's cost takes off it, component by component; it must stay nonnegative."""
-    if lift.size == 1:
-        left = beta - lift
-        return _broadcast(left), left >= 0
-    left = beta[bound] - lift
+def _difference(beta: Multiplier | None, lift: Multiplier) -> Multiplier:
+    """β, or nothing, less what rows add for a component."""
 
     def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
-        return left[coordinate]
+        taken = lift(row, bound, coordinate)
+        return -taken if beta is None else beta(row, bound, coordinate) - taken
 
-    return multiplier, left >= 0
+    return multiplier
 
 
-def _own(given: cp.Expression) -> Multiplier:
-    """Multipliers that every row has of its own, ``(rows, component)``."""
+def _component(rows: Rows, first: int, moment: Moment, dim: int) -> Multiplier:
+    """What rows add for the components of a moment: one a coordinate, or one a bound."""
+    parts = moment.components(dim)
+    place = np.zeros(dim, dtype=np.int64)
+    if moment.separate:
+        place[np.concatenate(parts)] = np.arange(len(parts))
 
     def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
-        column = coordinate if given.shape[1] > 1 else np.zeros_like(row)
-        return cp.vec(given, order="C")[row * given.shape[1] + column]
+        assert rows.lifted is not None
+        return rows.lifted(row, first + (place[coordinate] if moment.separate else bound))
 
     return multiplier

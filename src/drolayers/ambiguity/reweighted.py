@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
@@ -13,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -67,19 +66,14 @@ class Reweighted(AmbiguitySet):
         """None."""
         return []
 
-    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+    def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """Every row once for every atom, at the atom."""
         expanded = scenarios(rows, self.weights)
         return SetDual(expanded, cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms, self.atoms)
 
     def outcomes(self, rows: Rows) -> SetDual:
         """At all atoms of positive weight: the largest of their costs."""
-
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            largest = cp.Variable()
-            return self.atoms * largest, [totals <= self.weights * largest]
-
-        return replace(Reweighted.dual(self, rows), combined=combined)
+        return replace(Reweighted.dual(self, rows), combined=largest(self.weights))
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -190,7 +184,7 @@ class Divergence(Reweighted):
     def __repr__(self) -> str:
         return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
 
-    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+    def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η, where v_n is the cost at atom n."""
         scale, level = cp.Variable(nonneg=True, name="lambda"), cp.Variable(name="eta")
 
@@ -199,7 +193,7 @@ class Divergence(Reweighted):
             given = totals - self.weights * level
             return cp.sum(bound), _CONJUGATES[self.kind](bound, given, self.weights * scale)
 
-        return replace(super().dual(rows, lifts, share), price=self.radius[0] * scale + level, combined=combined)
+        return replace(super().dual(rows, share), price=self.radius[0] * scale + level, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -13,9 +12,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
-from drolayers.ambiguity.outer import Labels, NormPower, Sign
+from drolayers.ambiguity.outer import Constraints, Labels, NormPower, Sign
 from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term
 from drolayers.amounts import Told
@@ -24,7 +23,7 @@ from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
-from drolayers.products import kron
+from drolayers.products import kron, times
 from drolayers.status import Status
 from drolayers.support import Layout, Reals
 from drolayers.uncertainty import Uncertain
@@ -77,28 +76,70 @@ class Wasserstein(AmbiguitySet):
         """None for (order 1, norm 1) and (order 2, norm 2), whose penalties are additive."""
         return [] if self.outer.additive else [np.arange(self.y.dim)]
 
-    def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
+    def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """Every row once for every atom, and one multiplier for the distance."""
-        expanded, base = scenarios(rows, self.weights), rows.layout
-        layout, entry_scenario = expanded.layout, np.repeat(np.arange(self.atoms), base.row.size)
         beta = cp.Variable(1, nonneg=True, name="beta")
         price = self.radius[0] * beta[0]
-        term: Term
-        if share and isinstance(self.y.support, Reals):
-            term = _SharedTerm(self, rows, beta)
-        else:
-            parts = np.arange(layout.rows)
-            term = OuterTerm(
-                self.outer,
-                np.arange(layout.row.size),
-                layout.row,
-                Parts(parts, np.zeros_like(parts), np.zeros_like(parts)),
-                cp.vec(self.centres, order="C")[entry_scenario * self.y.dim + layout.coordinate],
-                None,
-                kron(self.weights, cp.promote(beta[0], (base.rows,))),
-                cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
-            )
-        return SetDual(expanded, price, [term], [], 1.0 / self.atoms)
+        if share and rows.scenarios == 1 and isinstance(self.y.support, Reals):
+            term: Term = _SharedTerm(self, rows, beta)
+            return SetDual(scenarios(rows, self.weights), price, [term], [], 1.0 / self.atoms)
+        expanded, term, constraints = self._distances(rows, beta)
+        return SetDual(expanded, price, [term], constraints, 1.0 / self.atoms)
+
+    def outcomes(self, rows: Rows) -> SetDual:
+        """All of the support; where rules respond to distances, row by row under multipliers of their own."""
+        if rows.lifted is None:
+            return super().outcomes(rows)
+        expanded, term, constraints = self._distances(rows, None)
+        return SetDual(expanded, cp.Constant(0.0), [term], constraints, 1.0 / self.atoms, self.atoms, largest(self.weights))
+
+    def _distances(self, rows: Rows, beta: cp.Variable | None) -> tuple[Rows, Term, Constraints]:
+        """The rows of all atoms and their distances, times a multiplier less what the rows themselves add for them."""
+        expanded = scenarios(rows, self.weights)
+        constraints: Constraints = []
+        if rows.scenarios > 1:
+            # Centres multiply slopes once more: products of parameters are not DPP, so they are named.
+            named = cp.Variable(expanded.slope.shape)
+            constraints.append(named == expanded.slope)
+            expanded = replace(expanded, slope=named)
+        layout = expanded.layout
+        scenario = np.arange(layout.row.size) // max(1, layout.row.size // self.atoms)
+        split = rows.lifted is not None and self.outer.additive
+        row = layout.row if split else np.arange(layout.rows)
+        zeros = np.zeros_like(row)
+        multiplier = cp.Constant(np.zeros(row.size)) if beta is None else cp.promote(beta[0], (row.size,))
+        if rows.lifted is not None:
+            multiplier = multiplier - rows.lifted(row, layout.coordinate if split else zeros)
+        term = OuterTerm(
+            self.outer,
+            np.arange(layout.row.size),
+            np.arange(row.size) if split else layout.row,
+            Parts(row, zeros, zeros),
+            cp.vec(self.centres, order="C")[scenario * self.y.dim + layout.coordinate],
+            None,
+            times(self.weights[row // (layout.rows // self.atoms)], multiplier),
+            cp.promote(self.radius[0], (row.size,)) if self.order == 2 else None,
+        )
+        return expanded, term, constraints
+
+    def lifted(self) -> list[Labels]:
+        """The distance from the atom, by coordinate where it is additive."""
+        return list(np.arange(self.y.dim)[:, None]) if self.outer.additive else [np.arange(self.y.dim)]
+
+    @property
+    def own_rules(self) -> int:
+        """One for every atom: which one an outcome came from never matters to who sees all of it."""
+        return self.atoms
+
+    def lifted_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, y: Float[Tensor, "batch point dim"]
+    ) -> Float[Tensor, "batch point rule component"]:
+        """Distances in units of radius^(p-1)."""
+        assert nominal is not None
+        moved = y[:, :, None] - nominal.atoms[:, None].to(y)
+        label = np.arange(self.y.dim) if self.outer.additive else np.zeros(self.y.dim, dtype=np.int64)
+        unit = theta.to(y).clamp(min=FLOOR)[:, None, None] ** (self.order - 1.0)
+        return self.outer.value(moved, label, int(label.max()) + 1) / unit
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None

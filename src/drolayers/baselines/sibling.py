@@ -31,7 +31,7 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
     """
     y = problem.ambiguity.y
     # Second stages and uncertain constraints need the support: it says for which outcomes they must hold.
-    needed = problem.rules or any(len(part.parsed.forbidden) or part.parsed.recourses for part in problem.parts)
+    needed = problem.rules or any(len(part.parsed.forbidden) or part.parsed.conservative for part in problem.parts)
     if not isinstance(y.support, Reals) and not needed:
         free = Uncertain(y.shape, Reals(y.support.parameters), y.name())
         kept = {
@@ -49,7 +49,7 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
 def affine(problem: DecisionProblem) -> bool:
     """Whether all that is uncertain is affine in y, so that only the mean of a distribution matters."""
     parsed = [part.parsed for part in problem.parts]
-    return all(not p.recourses and int(np.bincount(p.term, minlength=1).max()) <= 1 for p in parsed)
+    return all(not p.conservative and int(np.bincount(p.term, minlength=1).max()) <= 1 for p in parsed)
 
 
 class ExpectedCost:

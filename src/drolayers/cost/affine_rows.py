@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -101,14 +101,43 @@ class AffineRows:
             first.setdefault(key, r)
         return np.fromiter(first.values(), dtype=int, count=len(first))
 
-    def keep_columns(self, columns: np.ndarray) -> AffineRows:
-        """The same rows over a shorter stack; what the other columns held is dropped."""
+    def keep_columns(self, columns: np.ndarray, width: int | None = None) -> AffineRows:
+        """The same rows over a shorter stack, with room behind; what the other columns held is dropped."""
+
+        def kept(matrix: sp.csr_array) -> sp.csr_array:
+            found = sp.csr_array(matrix[:, columns])
+            found.resize(found.shape[0], found.shape[1] if width is None else width)
+            return found
+
+        return replace(self, slope_linear=kept(self.slope_linear), offset_linear=kept(self.offset_linear))
+
+    def parted(self, columns: np.ndarray) -> tuple[AffineRows, AffineRows]:
+        """Offsets without some columns, and the rest."""
+        inside = np.zeros(self.width)
+        inside[columns] = 1.0
+        own = _clean(self.offset_linear @ sp.diags_array(inside, format="csr"))
+        rest = replace(self, offset_linear=own, offset_constant=np.zeros(len(self)))
+        return replace(self, offset_linear=_clean(self.offset_linear - own)), rest
+
+    def laid(self, own: np.ndarray) -> AffineRows:
+        """The rows once for every atom, atom by atom, where their columns are others: ``own`` is (atoms, columns)."""
+        if len(own) == 1:
+            return self
+        count = len(own)
         return AffineRows(
-            sp.csr_array(self.slope_linear[:, columns]),
-            self.slope_constant,
-            sp.csr_array(self.offset_linear[:, columns]),
-            self.offset_constant,
+            laid(self.slope_linear, own),
+            np.tile(self.slope_constant, (count, 1)),
+            laid(self.offset_linear, own),
+            np.tile(self.offset_constant, count),
         )
+
+
+def laid(matrix: sp.csr_array, own: np.ndarray) -> sp.csr_array:
+    """A matrix once for every atom, over the columns of each."""
+    coo, count = matrix.tocoo(), len(own)
+    row = (np.arange(count)[:, None] * matrix.shape[0] + coo.row).ravel()
+    shape = (count * matrix.shape[0], matrix.shape[1])
+    return sp.csr_array((np.tile(coo.data, count), (row, own[:, coo.col].ravel())), shape=shape)
 
 
 def _clean(matrix: sp.csr_array) -> sp.csr_array:

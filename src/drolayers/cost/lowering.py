@@ -5,13 +5,14 @@ Three kinds of nodes are cut out of the tree and replaced by fresh variables:
 * a maximum that sees ``y`` (also a minimum, an absolute value, a 1- or infinity-norm), whose arguments become rows;
 * a subtree that does not see ``y`` and is not affine, ``c(x)``, which becomes an epigraph variable ``e >= c(x)``: by
   CVXPY's rules the cost is nondecreasing in it (hypographs of concave ones likewise);
-* a two-stage cost, which becomes the maximum over the vertices of its dual, or a marker for a decision rule.
+* a two-stage cost, which becomes the maximum over the vertices of its dual, or the cost of a decision rule.
 
 What remains is bilinear in ``x`` and ``y``, and CVXPY itself computes its coefficients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import cvxpy as cp
@@ -20,6 +21,7 @@ from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.promote import promote
 from cvxpy.expressions.leaf import Leaf
 
+from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.recourse import Recourse
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
@@ -50,34 +52,31 @@ class Epigraph:
         return self.variable <= self.expression
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A fresh scalar that stands for a two-stage cost to be bounded by a decision rule."""
-
-    node: Recourse
-    variable: cp.Variable
-    rhs: cp.Expression
-
-
 @dataclass
 class Lowered:
-    """The affine remainder of a cost, and what was cut out of it; inner maxima come before outer ones."""
+    """The affine remainder of a cost, and what was cut out of it; inner maxima come before outer ones.
+
+    ``forbidden`` must not be positive and ``equations`` must vanish for every ``y``; ``stages`` are the actions of second
+    stages that are left to decision rules.
+    """
 
     remainder: cp.Expression
     maxima: list[Maximum] = field(default_factory=list)
     epigraphs: list[Epigraph] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
     forbidden: list[cp.Expression] = field(default_factory=list)
+    equations: list[cp.Expression] = field(default_factory=list)
+    stages: list[Adaptive] = field(default_factory=list)
 
 
-def lower(cost: cp.Expression, y: Uncertain) -> Lowered:
-    """Cuts a convex cost into affine expressions and maxima.
+def lower(cost: cp.Expression, y: Uncertain, equations: Sequence[cp.Expression] = ()) -> Lowered:
+    """Cuts a convex cost, and what must vanish beside it, into affine expressions and maxima.
 
     Raises:
         ModelError: some node is neither affine nor piecewise affine in ``y``.
     """
     worker = _Lowering(y)
     worker.result.remainder = worker.lower(cost)
+    worker.result.equations += [worker.lower(expression) for expression in equations]
     return worker.result
 
 
@@ -98,10 +97,10 @@ class _Lowering:
         self._done: dict[int, cp.Expression] = {}
 
     def sees(self, node: cp.Expression) -> bool:
-        """Whether the walk has to enter this node: it holds ``y`` or a two-stage cost."""
+        """Whether the walk has to enter this node: it holds ``y``, what depends on it, or a two-stage cost."""
         if id(node) not in self._sees:
             self._sees[id(node)] = (
-                node is self.y or isinstance(node, Recourse) or any(self.sees(arg) for arg in node.args)
+                node is self.y or isinstance(node, Recourse | Adaptive) or any(self.sees(arg) for arg in node.args)
             )
         return self._sees[id(node)]
 
@@ -204,17 +203,21 @@ class _Lowering:
         return variable
 
     def _recourse(self, node: Recourse) -> cp.Expression:
-        """The maximum over dual vertices with the rays forbidden, or the marker of a decision rule."""
+        """The maximum over dual vertices with the rays forbidden, or the cost of a decision rule."""
         rhs = self.lower(node.args[0])
         vertices, forbidden = node.stage.vertices, node.stage.forbidden
         if forbidden is not None:
             self.result.forbidden.append(cp.Constant(forbidden) @ rhs)
-        if vertices is None:
-            marker = cp.Variable()
-            self.result.rules.append(Rule(node, marker, rhs))
-            return marker
-        rows = [cp.Constant(vertices.points) @ rhs]
-        return cp.sum(self._cut(node, (vertices.blocks,), rows, vertices.block))
+        if vertices is not None:
+            rows = [cp.Constant(vertices.points) @ rhs]
+            return cp.sum(self._cut(node, (vertices.blocks,), rows, vertices.block))
+        q, W = node.ruled()
+        actions = Adaptive(q.size, to=self.y)
+        self.result.stages.append(actions)
+        self.result.forbidden.append(-actions)
+        self.result.equations.append(W @ actions - rhs)
+        # A maximum of the same twice is it, but may not be subtracted.
+        return self._cut(node, (), [q @ actions, q @ actions], np.zeros(2, dtype=np.int64))
 
 
 def _spread(arg: cp.Expression, shape: tuple[int, ...]) -> cp.Expression:

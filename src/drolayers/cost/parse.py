@@ -9,6 +9,8 @@ import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
+from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.affine_rule import Lifting, ruled
 from drolayers.cost.affine_rows import AffineRows
 from drolayers.cost.coefficients import Coefficients, coefficients
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
@@ -16,20 +18,7 @@ from drolayers.cost.products import Products, affine_rows, intervals, system
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
-__all__ = ["AffineRows", "PiecewiseCost", "RuleRecourse", "parse"]
-
-
-@dataclass(frozen=True)
-class RuleRecourse:
-    """A two-stage cost ``weight * min q'g, W g = rhs(x, y), g >= 0`` to be bounded by a decision rule.
-
-    q and W are numbers, or expressions that are affine in known data.
-    """
-
-    weight: float
-    q: np.ndarray | cp.Expression
-    W: np.ndarray | cp.Expression
-    rhs: AffineRows
+__all__ = ["AffineRows", "PiecewiseCost", "parse"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,10 @@ class PiecewiseCost:
         pieces: the rows ``a_jk(x)'y + b_jk(x)``, weights included.
         term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
-        recourses: the two-stage costs left to decision rules, in addition to the terms.
+        equations: rows that must vanish for every ``y``, coefficient by coefficient.
+        components: the coordinates of ``y`` that each lifted coordinate depends on; these stand behind those of ``y``.
+        own: ``(atoms, columns)``: rows are those of the first atom's rules; where their columns are for each atom.
+        conservative: whether decision rules stand in it, so that the worst case can only be bounded from above.
     """
 
     y: Uncertain
@@ -61,12 +53,15 @@ class PiecewiseCost:
     pieces: AffineRows
     term: np.ndarray
     forbidden: AffineRows
-    recourses: tuple[RuleRecourse, ...]
+    equations: AffineRows
+    components: tuple[np.ndarray, ...]
+    own: np.ndarray
+    conservative: bool
 
     @property
-    def conservative(self) -> bool:
-        """Whether the worst case can only be bounded from above."""
-        return bool(self.recourses)
+    def atoms(self) -> int:
+        """How many rules there are: one, or one for every atom."""
+        return len(self.own)
 
     @property
     def terms(self) -> int:
@@ -93,7 +88,9 @@ class PiecewiseCost:
         return np.append(of_variables, self.products.signs(of_variables) if len(self.products) else [])
 
 
-def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
+def parse(
+    cost: cp.Expression, y: Uncertain, lifting: Lifting | None = None, equations: Sequence[cp.Expression] = ()
+) -> PiecewiseCost:
     """Takes a cost apart into maxima of pieces that are affine in ``y``.
 
     Sums, nonnegative multiples, maxima, absolute values, 1- and infinity-norms of expressions affine in ``y`` are
@@ -103,42 +100,55 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     Args:
         cost: a scalar CVXPY expression in decision variables and ``y``.
         y: the uncertain vector.
+        lifting: what decision rules may respond to beside ``y``.
+        equations: what must vanish for every ``y``, beside the cost.
 
     Raises:
         ModelError: the cost is not convex in the decision, not piecewise affine in ``y``, or has too many pieces.
     """
     _check(cost, y)
-    lowered = lower(cost, y)
-    decisions = cost.variables()
+    lowered = lower(cost, y, equations)
+    lifting = lifting or Lifting(y.dim)
+    leaves = {v.id: v for expression in (cost, *equations) for v in expression.variables()}
+    decisions = [v for v in leaves.values() if not isinstance(v, Adaptive)]
+    adaptive = [v for v in leaves.values() if isinstance(v, Adaptive)]
+    rules = [*(lifting.rule(v) for v in adaptive), *(lifting.rule(v, inner=True) for v in lowered.stages)]
+    for v in adaptive:
+        if v.y is not y:
+            raise ModelError(f"The adaptive decision {v.name()} sees {v.y.name()}, not the {y.name()} of the set.")
     epigraphs = [epigraph.variable for epigraph in lowered.epigraphs]
     maxima = [maximum.variable for maximum in lowered.maxima]
-    markers = [rule.variable for rule in lowered.rules]
     blocks = [
         [lowered.remainder],
         [row for maximum in lowered.maxima for row in maximum.rows],
         lowered.forbidden,
-        [rule.rhs for rule in lowered.rules],
+        lowered.equations,
     ]
-    known = tuple(p for p in cost.parameters() if p is not y)
+    known = tuple({p.id: p for e in (cost, *equations) for p in e.parameters() if p is not y}.values())
     entries = coefficients(
         [expression for block in blocks for expression in block],
-        [*decisions, *epigraphs, *maxima, *markers],
+        [*decisions, *epigraphs, *maxima, *adaptive, *lowered.stages],
         y.flat,
         known,
     )
-    width, inner, outer = (
-        int(n) for n in np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima), _length(markers)])
-    )
-    _check_products(entries, lowered, width, y)
+    width, inner = (int(n) for n in np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima)]))
+    _check_products(entries, lowered, range(width, inner), y)
+    found = ruled(entries, width, inner - width, rules, y)
+    entries, coefficients_of = found.entries, [rule.variable for rule in rules]
+    plain, width, inner = width, width + _length(coefficients_of), inner + _length(coefficients_of)
+    # Atoms' rules know distances from their atoms, and nobody else does.
+    components = lifting.components if rules and (lifting.atoms == 1 or len(found.own) > 1) else ()
+    dim = y.dim + len(components)
     ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
     owner, describe = _owners(lowered, int(ends[-1]))
     ranges = intervals(known)
     entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
     if maxima_of.weight[ends[1] : ends[3]].nnz:
-        raise ModelError("The right-hand side of a recourse must be affine in y: take maxima of y out of it.")
-    count = len(maxima_of.owner)
-    entries, marker_weight = _markers(entries, inner, outer, count, lowered)
-    table, products = affine_rows(entries, count, y.dim, width, monomials, ranges)
+        raise ModelError(
+            "The right-hand side of a recourse, and an equation that holds always, must be affine in y: take maxima of "
+            "y out of it."
+        )
+    table, products = affine_rows(entries, len(maxima_of.owner), dim, width, monomials, ranges)
 
     # The cost itself is row 0: an affine remainder, and one term for each scalar maximum in it.
     chosen, left = maxima_of.flatten(0)
@@ -153,29 +163,31 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     pieces = table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
-    recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight)
 
-    forbidden = table.take(np.arange(ends[1], ends[2]))
+    forbidden, matched = (table.take(np.arange(*ends[k : k + 2])) for k in (1, 2))
     # Rows that were multiplied by known data once more have left products behind.
-    rows = [pieces, remainder, forbidden, *(rule.rhs for rule in recourses)]
+    rows = [pieces, remainder, forbidden, matched]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
     products = products.take(needed - width)
 
     kept, restored = _restore(lowered.epigraphs, pieces, remainder, products, _length(decisions))
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
-    columns = np.concatenate([np.arange(_length(decisions)), *places])
-    variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
-    products = products.over(columns)
-    columns = np.concatenate([columns, needed])
-    pieces, remainder = pieces.keep_columns(columns), remainder.keep_columns(columns)
+    columns = np.concatenate([np.arange(_length(decisions)), *places, np.arange(plain, width)])
+    variables = (*decisions, *[epigraph.variable for epigraph, _ in kept], *coefficients_of)
+    products, own = _each_atom(products.over(columns), found.own[:, columns], columns)
+    taken = np.concatenate([columns, needed])
+    pieces, remainder, forbidden, matched = (
+        part.keep_columns(taken, own.shape[1]) for part in (pieces, remainder, forbidden, matched)
+    )
     x = stack(variables, products)
     sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
+    fixed, moving = remainder.parted(np.flatnonzero((own != own[0]).any(axis=0)))
     deterministic = sum(
         [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], x)],
-        start=cp.sum(remainder.offset(x)),
+        start=cp.sum(fixed.offset(x)),
     )
-    pieces, term = _with_remainder(pieces.take(np.flatnonzero(sees_y)), term[sees_y], remainder)
+    pieces, term = _with_remainder(pieces.take(np.flatnonzero(sees_y)), term[sees_y], moving)
     return PiecewiseCost(
         y=y,
         known=known,
@@ -186,10 +198,11 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
         constraints=tuple(epigraph.constraint for epigraph, _ in kept),
         pieces=pieces,
         term=term,
-        forbidden=_nonzero_rows(forbidden.keep_columns(columns)),
-        recourses=tuple(
-            RuleRecourse(rule.weight, rule.q, rule.W, rule.rhs.keep_columns(columns)) for rule in recourses
-        ),
+        forbidden=_nonzero_rows(forbidden),
+        equations=matched,
+        components=components,
+        own=own,
+        conservative=bool(rules),
     )
 
 
@@ -254,52 +267,30 @@ def _owners(lowered: Lowered, rows: int) -> tuple[np.ndarray, Callable[[int], st
     return owner, describe
 
 
-def _check_products(entries: Coefficients, lowered: Lowered, width: int, y: Uncertain) -> None:
+def _check_products(entries: Coefficients, lowered: Lowered, maxima: range, y: Uncertain) -> None:
     """Refuses ``y`` times a maximum of ``y``."""
-    columns = entries.column[(entries.column >= width) & (entries.coordinate >= 0)] - width
+    inside = (entries.column >= maxima.start) & (entries.column < maxima.stop) & (entries.coordinate >= 0)
+    columns = entries.column[inside] - maxima.start
     if len(columns):
-        nodes = [(m.node, m.variable.size) for m in lowered.maxima] + [(r.node, 1) for r in lowered.rules]
-        ends = np.cumsum([size for _, size in nodes])
-        node = nodes[int(np.searchsorted(ends, columns.min(), side="right"))][0]
+        ends = np.cumsum([m.variable.size for m in lowered.maxima])
+        node = lowered.maxima[int(np.searchsorted(ends, columns.min(), side="right"))].node
         raise ModelError(
             f"The cost is not piecewise affine in {y.name()} because it multiplies {shorten(node)} by {y.name()}: "
             "multiply maxima by nonnegative constants only."
         )
 
 
-def _markers(
-    entries: Coefficients, inner: int, outer: int, rows: int, lowered: Lowered
-) -> tuple[Coefficients, sp.csr_array]:
-    """The entries without two-stage costs that are left to decision rules, and what those are multiplied by."""
-    of_rule = (entries.column >= inner) & (entries.column < outer)
-    some = entries[of_rule]
-    if (some.factor >= 0).any():
-        node = lowered.rules[int(some.column[some.factor >= 0].min()) - inner].node
-        raise ModelError(
-            f"{shorten(node)} is handled by a decision rule and is multiplied by known data: reduce the "
-            "second stage or use method='vertices'."
-        )
-    weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(rows, outer - inner))
-    return entries[~of_rule], weight
-
-
-def _rules(
-    lowered: Lowered, table: AffineRows, ends: np.ndarray, weight: np.ndarray, inside: sp.csr_array
-) -> list[RuleRecourse]:
-    """The two-stage costs left to decision rules, which may only be added to the rest."""
-    recourses = []
-    start = int(ends[2])
-    for k, rule in enumerate(lowered.rules):
-        rhs = table.take(np.arange(start, start + rule.rhs.size))
-        start += rule.rhs.size
-        if inside[:, [k]].nnz or weight[k] < 0:
-            raise ModelError(
-                f"{shorten(rule.node)} is handled by a decision rule and can only be added to the cost, "
-                "not be inside a maximum or a CVaR: reduce the second stage or use method='vertices'."
-            )
-        if weight[k] > 0:
-            recourses.append(RuleRecourse(float(weight[k]), *rule.node.ruled(), rhs))
-    return recourses
+def _each_atom(products: Products, own: np.ndarray, columns: np.ndarray) -> tuple[Products, np.ndarray]:
+    """Products with every atom's coefficients, and where the columns of the first atom's rows are for each."""
+    place = np.full(int(max(columns.max(initial=-1), own.max(initial=-1))) + 1, -1)
+    place[columns] = np.arange(len(columns))
+    own, count = place[own], len(products)
+    there = np.hstack([own, np.full((len(own), 1), -1)])[:, products.column] if count else own[:, :0]
+    atom, which = np.nonzero(there != there[0])
+    behind = len(columns) + np.tile(np.arange(count), (len(own), 1))
+    behind[atom, which] = len(columns) + count + np.arange(len(atom))
+    same = np.tile(len(columns) + count + np.arange(len(atom)), (len(own), 1))
+    return products.with_columns(which, there[atom, which]), np.hstack([own, behind, same])
 
 
 def _restore(
@@ -341,14 +332,14 @@ def _plain_maxima(pieces: AffineRows, term: np.ndarray, stack: cp.Expression) ->
 
 
 def _with_remainder(pieces: AffineRows, term: np.ndarray, remainder: AffineRows) -> tuple[AffineRows, np.ndarray]:
-    """The pieces with terms numbered from 0, and the slope of the affine remainder as one more term."""
+    """The pieces with terms numbered from 0, and the affine remainder, whose offset is none but rules', as one more."""
     names, term = np.unique(term, return_inverse=True)
     if not remainder.coordinates().any():
         return pieces, term
     return AffineRows(
         sp.vstack([pieces.slope_linear, remainder.slope_linear], format="csr"),
         np.vstack([pieces.slope_constant, remainder.slope_constant]),
-        sp.vstack([pieces.offset_linear, sp.csr_array((1, pieces.width))], format="csr"),
+        sp.vstack([pieces.offset_linear, remainder.offset_linear], format="csr"),
         np.append(pieces.offset_constant, 0.0),
     ), np.append(term, len(names))
 

@@ -61,6 +61,11 @@ class Products:
         names = tuple(self.monomials[k] for k in used)
         return Products(names, monomial.reshape(-1), self.column[places], self.ranges)
 
+    def with_columns(self, places: np.ndarray, column: np.ndarray) -> Products:
+        """More of them behind: the monomials of some, times other entries of the variables."""
+        monomial = np.concatenate([self.monomial, self.monomial[places]])
+        return Products(self.monomials, monomial, np.concatenate([self.column, column]), self.ranges)
+
     def over(self, kept: np.ndarray) -> Products:
         """The same over the variables' columns that are kept."""
         place = np.full(max(int(kept.max(initial=-1)), int(self.column.max(initial=-1))) + 2, -1)

@@ -37,10 +37,11 @@ class Worst(Wrap):
         integrand: whose worst expectation it is, or for ``always`` whose largest outcome.
         kind: which worst case.
         level: of a CVaR.
+        equation: whether the rows of ``always`` are those of an equation, from both sides.
     """
 
-    def __init__(self, integrand: cp.Expression, kind: Kind, level: float = 0.0) -> None:
-        self.kind, self.level = kind, level
+    def __init__(self, integrand: cp.Expression, kind: Kind, level: float = 0.0, equation: bool = False) -> None:
+        self.kind, self.level, self.equation = kind, level, equation
         super().__init__(integrand)
 
     @staticmethod
@@ -73,7 +74,7 @@ class Worst(Wrap):
 
     def get_data(self) -> list[Any]:
         """What the constructor takes after the argument."""
-        return [self.kind, self.level]
+        return [self.kind, self.level, self.equation]
 
 
 def cvar(cost: cp.Expression, level: float) -> cp.Expression:
@@ -125,7 +126,8 @@ def always(constraint: cp.Constraint) -> cp.Constraint:
     Args:
         constraint: an inequality or equation in the decision and in ``y``.
     """
-    return Worst(_rows("always", constraint, equations=True), Kind.ALWAYS) <= 0
+    rows = _rows("always", constraint, equations=True)
+    return Worst(rows, Kind.ALWAYS, equation=isinstance(constraint, cp.constraints.Equality)) <= 0
 
 
 def chance(constraint: cp.Constraint, probability: float) -> cp.Constraint:

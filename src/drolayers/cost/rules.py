@@ -19,6 +19,8 @@ from cvxpy.atoms.affine.unary_operators import NegExpression
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.affine_rule import Lifting
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind, Worst
@@ -130,13 +132,14 @@ def has_worst_case(constraint: cp.Constraint) -> bool:
     return any(isinstance(node, Worst) for node in walk(constraint.args))
 
 
-def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> Rule:
+def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain, lifting: Lifting) -> Rule:
     """A constraint with its worst cases cut out.
 
     Args:
         constraint: as the user wrote it.
         expression: what must not be positive, second stages in matrix form.
         y: the uncertain vector.
+        lifting: what adaptive decisions may respond to.
 
     Raises:
         ModelError: ``y`` stands outside of a worst case, or a worst case where a larger one is no worse.
@@ -148,7 +151,7 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
             f"The constraint {shorten(constraint)} is not convex <= concave with worst cases on the left: bound "
             "them from above, or for dro.expected of what is concave from below."
         )
-    parts, stand_ins = _cut(found, y)
+    parts, stand_ins = _cut(found, y, lifting)
     left = cp.vec(replaced(expression, stand_ins), order="F")
     if any(isinstance(p, Uncertain) for p in left.parameters()):
         raise ModelError(
@@ -160,7 +163,7 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
     return Rule(constraint, kind, max(node.level for node in found), left, cp.vec(outcome, order="F"), parts)
 
 
-def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[Part, ...]]:
+def separated(cost: cp.Expression, y: Uncertain, lifting: Lifting) -> tuple[cp.Expression, tuple[Part, ...]]:
     """A cost with a variable in place of every ``dro.expected``, and their worst cases.
 
     A single one beside which nothing is uncertain is the worst case of the whole.
@@ -178,7 +181,7 @@ def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[P
         rest = replaced(cost, {id(found[0]): cp.Constant(np.zeros(found[0].shape))})
         if not any(isinstance(node, Worst | Uncertain) for node in walk([rest])):
             return replaced(cost, {id(found[0]): found[0].args[0]}), ()
-    parts, stand_ins = _cut(found, y)
+    parts, stand_ins = _cut(found, y, lifting)
     return replaced(cost, stand_ins), parts
 
 
@@ -188,7 +191,7 @@ def _grows(expression: cp.Expression, found: Sequence[Worst]) -> bool:
     return bool(expression.is_convex() and replaced(expression, convex).is_convex())
 
 
-def _cut(found: Sequence[Worst], y: Uncertain) -> tuple[tuple[Part, ...], dict[int, cp.Expression]]:
+def _cut(found: Sequence[Worst], y: Uncertain, lifting: Lifting) -> tuple[tuple[Part, ...], dict[int, cp.Expression]]:
     """One part for every entry of every worst case, and the variables that stand for them."""
     parts: list[Part] = []
     stand_ins: dict[int, cp.Expression] = {}
@@ -198,16 +201,24 @@ def _cut(found: Sequence[Worst], y: Uncertain) -> tuple[tuple[Part, ...], dict[i
         # The threshold is its own: that of the same CVaR in a cost is a part of the decision.
         integrand = node.afresh().args[0]
         everywhere = node.kind is Kind.ALWAYS
+        if node.equation and any(isinstance(v, Adaptive) for v in node.variables()):
+            # From both sides it would leave rules no room: all their coefficients are matched instead.
+            stand_ins[id(node)] = cp.Constant(-np.ones(node.shape))
+            parts.append(Part(_matched(integrand, y, lifting), everywhere))
+            continue
         parts += [
-            Part(parse(one, y), everywhere, above, entry)
+            Part(parse(one, y, lifting), everywhere, above, entry)
             for one, entry in zip(_entries(integrand), _entries(above), strict=True)
         ]
-        if everywhere and any(part.parsed.recourses for part in parts):
-            raise ModelError(
-                "A second stage that is handled by a decision rule cannot stand in dro.always: reduce it, or use "
-                "method='vertices'."
-            )
     return tuple(parts), stand_ins
+
+
+def _matched(both: cp.Expression, y: Uncertain, lifting: Lifting) -> PiecewiseCost:
+    """An equation, given from both sides, whose coefficients vanish."""
+    rows = both[: both.size // 2]
+    if not rows.is_affine():
+        raise ModelError(f"The equation {shorten(rows)} == 0 must be affine in the decisions and in {y.name()}.")
+    return parse(cp.Constant(0.0), y, lifting, [rows])
 
 
 def _entries(expression: cp.Expression) -> list[cp.Expression]:

@@ -7,7 +7,7 @@ newsvendor has 2n rows where its moments are additive and 2ⁿ where they are no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cvxpy as cp
@@ -16,7 +16,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from drolayers.ambiguity.base import Rows
+from drolayers.ambiguity.base import Rows, laid_out
+from drolayers.ambiguity.outer import Labels
+from drolayers.cost.affine_rows import AffineRows, laid
 from drolayers.cost.parse import PiecewiseCost
 from drolayers.errors import ModelError
 from drolayers.support import Layout
@@ -34,7 +36,7 @@ class BlockRows:
         block: block of every row.
         pick_slope: ``(entries, pieces·dim)``, picks and adds up the slopes of pieces.
         pick_offset: ``(rows, pieces)``.
-        affine: pieces that are alone in their term: their offsets belong to no row.
+        affine: pieces that are alone in their term: their offsets belong to no row, unless atoms have rules of their own.
     """
 
     layout: Layout
@@ -45,24 +47,59 @@ class BlockRows:
 
     def rows(self, cost: PiecewiseCost, stack: cp.Expression) -> Rows:
         """The rows as expressions of the decision."""
-        pieces = cost.pieces
-        linear = sp.csr_array(self.pick_slope @ pieces.slope_linear)
-        constant = self.pick_slope @ pieces.slope_constant.ravel()
-        offset_linear = sp.csr_array(self.pick_offset @ pieces.offset_linear)
-        offset_constant = self.pick_offset @ pieces.offset_constant
+        pieces, own, count = cost.pieces, cost.own, cost.atoms
+        linear = laid(sp.csr_array(self.pick_slope @ pieces.slope_linear), own)
+        constant = np.tile(self.pick_slope @ pieces.slope_constant.ravel(), count)
+        picked = self.pick_offset
+        if count > 1:
+            # A block's rows have the offsets of all that is affine: whichever is the largest, it counts once.
+            picked = picked + sp.csr_array(np.outer(self.block == 0, np.isin(np.arange(len(pieces)), self.affine)))
+        offset_linear = laid(sp.csr_array(picked @ pieces.offset_linear), own)
+        offset_constant = np.tile(picked @ pieces.offset_constant, count)
         return Rows(
             _affine(linear, constant, stack),
             _affine(offset_linear, offset_constant, stack),
-            self.layout,
-            self.block,
+            *laid_out(self.layout, self.block, count),
             _sign(linear, constant, cost.signs),
+            self._lifted(cost, stack) if cost.components else None,
+            count,
         )
+
+    def _lifted(self, cost: PiecewiseCost, stack: cp.Expression) -> Callable[[Labels, Labels], cp.Expression]:
+        """What rows add for lifted components: the pieces that they are made of, and all that are affine."""
+        pieces = cost.pieces
+        chosen = np.zeros(len(pieces))
+        chosen[self.affine] = 1.0
+        picked = sp.csr_array(self.pick_offset + np.outer(np.ones(self.layout.rows), chosen))
+        return lifted_part(pieces, picked, cost, stack)
 
     def remainder(self, cost: PiecewiseCost, stack: cp.Expression) -> cp.Expression:
         """The offsets of terms of one piece, which the worst case leaves alone."""
         pieces = cost.pieces
+        if cost.atoms > 1:
+            return cp.Constant(0.0)
         linear = sp.csr_array(pieces.offset_linear[self.affine].sum(0).reshape(1, -1))
         return cp.sum(_affine(linear, np.array([pieces.offset_constant[self.affine].sum()]), stack))
+
+
+def lifted_part(
+    pieces: AffineRows, picked: sp.csr_array, cost: PiecewiseCost, stack: cp.Expression
+) -> Callable[[Labels, Labels], cp.Expression]:
+    """What combinations of pieces, atom by atom, add for a unit of lifted components, by (row, component)."""
+    dim, base = cost.y.dim, picked.shape[0]
+
+    def part(row: Labels, component: Labels) -> cp.Expression:
+        atom, within = np.divmod(row, base)
+        some = picked[within].tocoo()
+        place = some.col * pieces.dim + dim + component[some.row]
+        shape = (row.size, len(pieces) * pieces.dim)
+        pick = sp.csr_array((some.data, (some.row, place)), shape=shape)
+        linear = (pick @ pieces.slope_linear).tocoo()
+        column = cost.own[atom[linear.row], linear.col]
+        moved = sp.csr_array((linear.data, (linear.row, column)), shape=linear.shape)
+        return _affine(moved, pick @ pieces.slope_constant.ravel(), stack)
+
+    return part
 
 
 def block_rows(cost: PiecewiseCost, links: Sequence[NDArray[np.int64]]) -> BlockRows:
@@ -116,7 +153,7 @@ def _assemble(
     affine: NDArray[np.int64],
 ) -> BlockRows:
     """Lay out rows and entries, and the matrices that fill them."""
-    dim, pieces = cost.y.dim, len(cost.pieces)
+    pieces = len(cost.pieces)
     if quiet.size:
         choices, blocks = [*choices, np.zeros((1, 0), dtype=np.int64)], [*blocks, quiet]
     counts = [len(choice) for choice in choices]
@@ -130,7 +167,7 @@ def _assemble(
         index = entries + np.arange(counts[k] * members.size)
         # Chosen pieces of the block's maxima, and every affine piece on the block's coordinates.
         picked = np.concatenate([choice, np.tile(affine, (counts[k], 1))], 1)
-        flat = picked[:, None, :] * dim + members[None, :, None]
+        flat = picked[:, None, :] * cost.pieces.dim + members[None, :, None]
         entry_index.append(np.repeat(index, picked.shape[1]))
         entry_piece.append(flat.ravel())
         offset_row.append(np.repeat(rows, choice.shape[1]))
@@ -142,17 +179,19 @@ def _assemble(
     return BlockRows(
         Layout(np.concatenate(row), np.concatenate(coordinate), total),
         np.repeat(np.arange(len(counts)), counts),
-        sp.csr_array((np.ones(where.size), (where, what)), shape=(entries, pieces * dim)),
+        sp.csr_array((np.ones(where.size), (where, what)), shape=(entries, pieces * cost.pieces.dim)),
         sp.csr_array((np.ones(rows_of.size), (rows_of, pieces_of)), shape=(total, pieces)),
         affine,
     )
 
 
 def _seen_by_term(cost: PiecewiseCost) -> NDArray[np.bool_]:
-    """Which coordinates each maximum sees."""
-    seen = np.zeros((cost.terms, cost.y.dim), dtype=bool)
+    """Which coordinates each maximum sees, also through what is lifted."""
+    seen = np.zeros((cost.terms, cost.pieces.dim), dtype=bool)
     np.logical_or.at(seen, cost.term, cost.pieces.coordinates())
-    return seen
+    for c, part in enumerate(cost.components):
+        seen[:, part] |= seen[:, [cost.y.dim + c]]
+    return seen[:, : cost.y.dim]
 
 
 def _components(dim: int, groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

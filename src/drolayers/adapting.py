@@ -1,0 +1,177 @@
+"""Adaptive decisions at outcomes: the rules of a decision, evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import cvxpy as cp
+import numpy as np
+import torch
+from cvxpy.expressions.leaf import Leaf
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.nominal import Nominal
+from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.affine_rule import AffineRule, Lifting
+from drolayers.cost.risk import Kind, Worst
+from drolayers.cost.rules import ROUNDING, Rule
+from drolayers.cost.torch_loss import TorchCost
+from drolayers.cost.tree import replaced, walk
+from drolayers.diagnosis import Given
+
+
+def adaptive_in(expressions: Sequence[cp.Expression]) -> tuple[Adaptive, ...]:
+    """The adaptive decisions in some expressions, each once."""
+    found = {v.id: v for expression in expressions for v in expression.variables() if isinstance(v, Adaptive)}
+    return tuple(found.values())
+
+
+def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.Expression]) -> Lifting:
+    """What the rules of a problem may respond to.
+
+    An atom is never observed. Who sees all of y can take the cheapest of all atoms' rules, and does at least as well as
+    under any coupling of outcomes with atoms; but only against one worst case, since others have couplings of their own.
+
+    Args:
+        ambiguity: the set.
+        cost: of the problem.
+        rows: what has worst cases among its constraints.
+    """
+    apart = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind is Kind.EXPECTED]
+    beside = adaptive_in([replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart})])
+    bounded = [n for n in walk(rows) if isinstance(n, Worst) and n.kind is not Kind.ALWAYS and adaptive_in([n])]
+    count = sum(node.size for node in apart if adaptive_in([node])) + bool(beside)
+    return Lifting(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, bool(bounded) or count > 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """The adaptive decisions of a problem.
+
+    Args:
+        lifting: their rules.
+        decisions: they.
+        ambiguity: the set.
+        cost: of the problem, by which an atom's rule is chosen.
+        always: the constraints that an atom's rule must obey.
+    """
+
+    lifting: Lifting
+    decisions: tuple[Adaptive, ...]
+    ambiguity: AmbiguitySet
+    cost: TorchCost
+    always: tuple[TorchCost, ...]
+
+    @classmethod
+    def of(
+        cls,
+        lifting: Lifting,
+        decisions: tuple[Adaptive, ...],
+        ambiguity: AmbiguitySet,
+        cost: TorchCost,
+        rules: Sequence[Rule],
+    ) -> Adaptation:
+        """Of a problem's cost and constraints."""
+        always = [r for r in rules if r.kind is Kind.ALWAYS and adaptive_in([r.outcome])]
+        return cls(lifting, decisions, ambiguity, cost, tuple(TorchCost(r.outcome) for r in always))
+
+    @cached_property
+    def rules(self) -> tuple[AffineRule, ...]:
+        """Their rules."""
+        return tuple(self.lifting.rule(decision) for decision in self.decisions)
+
+    @cached_property
+    def seen(self) -> cp.Variable | None:
+        """What lifted components are computed from: θ, atoms and weights, as a part of the decision."""
+        if not any((rule.coordinate >= self.lifting.dim).any() or rule.atoms > 1 for rule in self.rules):
+            return None
+        size = self.ambiguity.size
+        if self.ambiguity.needs_nominal:
+            size += self.ambiguity.atoms * (self.lifting.dim + 1)
+        return cp.Variable(size, name="seen by rules")
+
+    @property
+    def hidden(self) -> tuple[cp.Variable, ...]:
+        """The parts of a decision that are its rules."""
+        return (*(rule.variable for rule in self.rules), *(() if self.seen is None else (self.seen,)))
+
+    def told(self, given: Given) -> Tensor:
+        """The value of ``seen``."""
+        parts = [given.theta]
+        if given.nominal is not None:
+            parts += [given.nominal.atoms.flatten(1).to(given.theta), given.nominal.weights.to(given.theta)]
+        return torch.cat(parts, 1)
+
+    def completed(self, leaves: dict[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
+        """The values of leaves, with adaptive decisions among them."""
+        return {**leaves, **self.chosen(leaves, lead)} if self.decisions else leaves
+
+    def chosen(self, leaves: Mapping[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
+        """The adaptive decisions for the values of all other leaves, which have so many dimensions in front.
+
+        Where atoms have rules of their own, the cheapest of those that obey all that holds always; the one that is
+        closest to it where none does.
+        """
+        values = self._values(leaves, lead)
+        if all(value.shape[lead] == 1 for value in values.values()):
+            return {v: value.squeeze(lead) for v, value in values.items()}
+        with torch.no_grad():
+            wide = {k: v.unsqueeze(lead) for k, v in leaves.items()} | values
+            cost, missed = self.cost(wide), torch.zeros((), dtype=torch.float64)
+            for expression in self.always:
+                rows = expression(wide)
+                rounding = ROUNDING * rows.abs().amax((-2, -1), keepdim=True)
+                missed = torch.maximum(missed.to(rows), (rows - rounding).amax(-1).clamp(min=0.0))
+            padding = self._parts(leaves)[1].weights <= 0
+            padding = padding.view(len(padding), *[1] * (lead - 1), -1)
+            missed = missed.expand_as(cost).masked_fill(padding, torch.inf)
+            best = missed.amin(-1, keepdim=True)
+            atom = cost.masked_fill(missed > best, torch.inf).argmin(-1)
+        found: dict[Leaf, Tensor] = {}
+        for v, value in values.items():
+            if value.shape[lead] == 1:
+                found[v] = value.squeeze(lead)
+                continue
+            wide_value = value.expand(*atom.shape, *value.shape[lead:])
+            index = atom.view(*atom.shape, *[1] * (1 + v.ndim)).expand(*atom.shape, 1, *v.shape)
+            found[v] = wide_value.gather(lead, index).squeeze(lead)
+        return found
+
+    def _values(self, leaves: Mapping[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
+        """Every decision by every rule, ``(..., rule, *shape)``."""
+        y = leaves[self.ambiguity.y].flatten(lead)
+        inputs = torch.cat([torch.ones_like(y[..., :1]), y], -1).unsqueeze(lead)
+        if self.seen is not None:
+            theta, nominal = self._parts(leaves)
+            points = y.reshape(len(y), -1, y.shape[-1])
+            lifted = self.ambiguity.lifted_values(theta, nominal, points)
+            lifted = lifted.reshape(
+                *torch.broadcast_shapes(lifted.shape[:1], y.shape[:1]), *y.shape[1:lead], *lifted.shape[2:]
+            )
+            inputs = torch.cat([inputs.expand(*lifted.shape[:-1], -1), lifted.to(inputs)], -1)
+        found: dict[Leaf, Tensor] = {}
+        for rule in self.rules:
+            coefficients = leaves[rule.variable]
+            coefficients = coefficients.unflatten(-1, (rule.atoms, -1))
+            seen = inputs if rule.atoms > 1 else inputs[..., :1, :]
+            terms = coefficients * seen[..., torch.as_tensor(rule.coordinate + 1, device=seen.device)]
+            entry = torch.as_tensor(rule.entry, device=terms.device)
+            flat = terms.new_zeros(*terms.shape[:-1], rule.decision.size).index_add(-1, entry, terms)
+            shape = tuple(reversed(rule.decision.shape))
+            turned = flat.unflatten(-1, shape) if shape else flat.squeeze(-1)
+            found[rule.decision] = turned.transpose(-1, -2) if len(shape) == 2 else turned
+        return found
+
+    def _parts(self, leaves: Mapping[Leaf, Tensor]) -> tuple[Tensor, Nominal | None]:
+        """θ and the nominal distribution, the same for all candidates of an item."""
+        assert self.seen is not None
+        told = leaves[self.seen]
+        told = told.reshape(len(told), -1, told.shape[-1])[:, 0]
+        size, count = self.ambiguity.size, self.ambiguity.atoms if self.ambiguity.needs_nominal else 0
+        if not count:
+            return told, None
+        theta, atoms, weights = told.split([size, count * self.lifting.dim, count], 1)
+        return theta, Nominal(atoms.unflatten(1, (count, -1)), weights)
