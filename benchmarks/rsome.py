@@ -98,7 +98,7 @@ def newsvendor_ours() -> Any:
 # --- Lot sizing -----------------------------------------------------------------------------------------------------
 
 
-def lots_data(n: int = 3, N: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: N803
+def lots_data(n: int = 3, N: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Capacities and costs of transport, and demands."""
     rng = np.random.RandomState(0)
     b = 20 / (n - 1) / rng.rand(n, n)
@@ -113,7 +113,7 @@ def lots_theirs() -> Any:
     from rsome import dro as rs
 
     b, c, ds = lots_data()
-    N, n = ds.shape  # noqa: N806
+    N, n = ds.shape
     model = rs.Model(N)
     x, y, w = model.dvar(n), model.dvar((n, n)), model.dvar(n)
     d, u = model.rvar(n), model.rvar()
@@ -136,7 +136,7 @@ def lots_theirs() -> Any:
 def lots_ours() -> Any:
     """What is moved, and ordered at once, adapts to demand."""
     b, c, ds = lots_data()
-    N, n = ds.shape  # noqa: N806
+    N, n = ds.shape
     d = dro.Uncertain(n, support=dro.support.Box(0.0, 20.0))
     x = cp.Variable(n, nonneg=True)
     y, w = dro.Adaptive((n, n), to=d, nonneg=True), dro.Adaptive(n, to=d, nonneg=True)
@@ -219,7 +219,7 @@ def stages_theirs(wasserstein: bool) -> Any:
         sums = [square(v[r:t].sum()) <= u[t * (t - 1) // 2 + r] for t in range(T + 1) for r in range(t)]
         fset.suppset(v >= -VBAR, v <= VBAR, sums)
     d = v @ DEMAND + 200
-    x1, x, I, y = model.dvar(), model.dvar(T - 1), model.dvar(T), model.dvar(T)  # noqa: E741
+    x1, x, I, y = model.dvar(), model.dvar(T - 1), model.dvar(T), model.dvar(T)
     for t in range(T):
         for stage in [I[t], y[t]] + ([x[t]] if t < T - 1 else []):
             stage.adapt(v[: t + 1])
@@ -311,7 +311,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {list(EXAMPLES)}; all without")
     chosen = parser.parse_args().names or list(EXAMPLES)
-    print(f"{'example':20} {'RSOME':>14} {'ours':>14} {'build':>7} {'solve':>7} | {'build':>7} {'solve':>7} {'again':>7}")
+    print(
+        f"{'example':20} {'RSOME':>14} {'ours':>14} {'build':>7} {'solve':>7} | {'build':>7} {'solve':>7} {'again':>7}"
+    )
     for name in chosen:
         example = EXAMPLES[name]
         start = time.perf_counter()

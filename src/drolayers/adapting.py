@@ -33,7 +33,7 @@ def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.
     """What the rules of a problem may respond to.
 
     An atom is never observed. Who sees all of y can take the cheapest of all atoms' rules, and does at least as well as
-    under any coupling of outcomes with atoms; but only against one worst case, since others have couplings of their own.
+    under any coupling of outcomes with atoms; but only against one worst case, as others have couplings of their own.
 
     Args:
         ambiguity: the set.
@@ -125,8 +125,9 @@ class Adaptation:
                 rows = expression(wide)
                 rounding = ROUNDING * rows.abs().amax((-2, -1), keepdim=True)
                 missed = torch.maximum(missed.to(rows), (rows - rounding).amax(-1).clamp(min=0.0))
-            padding = self._parts(leaves)[1].weights <= 0
-            padding = padding.view(len(padding), *[1] * (lead - 1), -1)
+            nominal = self._parts(leaves)[1]
+            assert nominal is not None
+            padding = (nominal.weights <= 0).view(len(nominal.weights), *[1] * (lead - 1), -1)
             missed = missed.expand_as(cost).masked_fill(padding, torch.inf)
             best = missed.amin(-1, keepdim=True)
             atom = cost.masked_fill(missed > best, torch.inf).argmin(-1)

@@ -75,8 +75,8 @@ class Decision(Statuses):
     def rule(self) -> dict[Adaptive, Callable[..., Tensor]]:
         """The adaptive decisions as functions of what is seen: ``rule[v](y)`` is ``(batch, *shape)``, differentiable.
 
-        They take outcomes ``(batch, *shape)``, or flat, and known data as ``known``. Where atoms have rules of their own,
-        the cheapest of those that obey all constraints with ``dro.always`` is evaluated.
+        They take outcomes ``(batch, *shape)``, or flat, and known data as ``known``. Where atoms have rules of their
+        own, the cheapest of those that obey all constraints with ``dro.always`` is evaluated.
         """
         problem = self._problem
         if problem is None:

@@ -86,8 +86,8 @@ class DecisionProblem:
         for constraint in self._plain:
             if named := adaptive_in(constraint.args):
                 raise ModelError(
-                    f"The constraint {constraint} holds the adaptive decision {named[0].name()}: say for which outcomes "
-                    "it must hold, with dro.always, dro.expected, dro.cvar or dro.chance."
+                    f"The constraint {constraint} is on the adaptive decision {named[0].name()}: say for which "
+                    "outcomes it must hold, with dro.always, dro.expected, dro.cvar or dro.chance."
                 )
             if any(isinstance(p, Uncertain) for p in constraint.parameters()):
                 raise ModelError(
@@ -373,8 +373,8 @@ class DecisionProblem:
         found, given, chosen = self._rule(of), self.given(theta, nominal, known), self._checked(x)
         if adaptive_in([found.outcome]):
             raise ModelError(
-                f"The constraint {shorten(of)} holds an adaptive decision, whose rule belongs to the whole problem: ask "
-                "problem.violations at outcomes."
+                f"The constraint {shorten(of)} is on an adaptive decision, whose rule belongs to the whole problem: "
+                "ask problem.violations at outcomes."
             )
         values = {part: self._evaluations.value(part, chosen, given) for part in found.parts}
         told = self.known_data.given(known, len(given.theta))

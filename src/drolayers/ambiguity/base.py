@@ -104,7 +104,7 @@ def laid_out(base: Layout, block: Labels, count: int) -> tuple[Layout, Labels]:
 
 
 def largest(weights: cp.Parameter) -> Callable[[cp.Expression], tuple[cp.Expression, Constraints]]:
-    """The largest total of N scenarios, N times, where each was multiplied by its weight; without those of weight zero."""
+    """The largest total of N scenarios, N times, where each was multiplied by its weight, unless that is zero."""
 
     def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
         bound = cp.Variable()

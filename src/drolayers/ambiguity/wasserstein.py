@@ -91,7 +91,8 @@ class Wasserstein(AmbiguitySet):
         if rows.lifted is None:
             return super().outcomes(rows)
         expanded, term, constraints = self._distances(rows, None)
-        return SetDual(expanded, cp.Constant(0.0), [term], constraints, 1.0 / self.atoms, self.atoms, largest(self.weights))
+        unit, nothing = 1.0 / self.atoms, cp.Constant(0.0)
+        return SetDual(expanded, nothing, [term], constraints, unit, self.atoms, largest(self.weights))
 
     def _distances(self, rows: Rows, beta: cp.Variable | None) -> tuple[Rows, Term, Constraints]:
         """The rows of all atoms and their distances, times a multiplier less what the rows themselves add for them."""

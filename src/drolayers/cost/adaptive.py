@@ -20,16 +20,17 @@ ENTRIES = "entries of a dro.Uncertain, such as y, y[:3] or y[[0, 2]]"
 class Adaptive(cp.Variable):
     """A decision that is taken after (part of) the uncertain vector is seen.
 
-    In a problem it is a rule, ``γ₀ + Γ_y y + Γ_u u``: affine in the entries of ``y`` that it may see, and in the moments
-    that the ambiguity set bounds, as far as these depend on such entries alone. Under ``Wasserstein``, a decision that
-    sees all of ``y`` has a rule for every atom, and the distance from the atom in place of moments. A rule makes the
-    worst case an upper bound. Constraints on it need ``dro.always``, ``dro.expected``, ``dro.cvar`` or ``dro.chance``
-    around them; it cannot be multiplied by ``y``, and must be continuous.
+    In a problem it is a rule, ``γ₀ + Γ_y y + Γ_u u``: affine in the entries of ``y`` that it may see, and in the
+    moments that the ambiguity set bounds, as far as these depend on such entries alone. Under ``Wasserstein``, a
+    decision that sees all of ``y`` has a rule for every atom, and the distance from the atom in place of moments (one
+    rule for all where it stands in several worst cases, those of ``dro.always`` apart). A rule makes the worst case an
+    upper bound. Constraints on it need ``dro.always``, ``dro.expected``, ``dro.cvar`` or ``dro.chance`` around them; it
+    cannot be multiplied by ``y``, and must be continuous.
 
     Args:
         shape: of the decision, as for ``cp.Variable``.
-        to: the entries of ``y`` that are seen: ``y``, ``y[:t]``, ``Y[:t]`` for rows of a matrix; or a list with one such
-            expression for every entry (for a matrix: row) of the decision, for several stages.
+        to: the entries of ``y`` that are seen: ``y``, ``y[:t]``, ``Y[:t]`` for rows of a matrix; or a list with one
+            such expression for every entry (for a matrix: row) of the decision, for several stages.
         name: shown in messages.
         nonneg: whether it is never negative, whatever the outcome.
     """

@@ -28,7 +28,7 @@ class AffineRule:
         decision: the adaptive decision.
         variable: the coefficients, atom by atom.
         entry: ``(coefficients,)``, the entry of the decision that each belongs to, in Fortran order.
-        coordinate: ``(coefficients,)``, what it multiplies: a coordinate of y, behind them a lifted one, or -1 for a one.
+        coordinate: ``(coefficients,)``, what it multiplies: a coordinate of y, behind them a lifted one; -1 for a one.
         atoms: how many rules there are: one, or one for every atom.
     """
 
@@ -62,8 +62,8 @@ class Lifting:
             own = self.atoms > 1 and decision.sees_all and (inner or not self.alike)
             sees = np.hstack([np.ones((decision.size, 1), dtype=bool), decision.sees])
             if own or self.atoms == 1:
-                lifted = [decision.sees[:, part].all(1) for part in self.components]
-                sees = np.hstack([sees, *(column[:, None] for column in lifted)])
+                lifted = [np.all(decision.sees[:, part], axis=1, keepdims=True) for part in self.components]
+                sees = np.hstack([sees, *lifted])
             entry, coordinate = np.nonzero(sees)
             atoms = self.atoms if own else 1
             variable = cp.Variable(atoms * entry.size, name=f"rule of {decision.name()}")
@@ -111,7 +111,7 @@ def ruled(entries: Coefficients, width: int, maxima: int, rules: Sequence[Affine
         some = entries[(column >= first) & (column < first + rule.decision.size)]
         if (some.coordinate >= 0).any():
             raise ModelError(
-                f"The adaptive decision {rule.decision.name()} is multiplied by {y.name()}, on which it depends itself: "
+                f"The adaptive decision {rule.decision.name()} is multiplied by {y.name()}, on which it depends: "
                 "multiply it by constants and known data only."
             )
         # Every entry once for each coefficient of its rule.

@@ -56,8 +56,8 @@ class Epigraph:
 class Lowered:
     """The affine remainder of a cost, and what was cut out of it; inner maxima come before outer ones.
 
-    ``forbidden`` must not be positive and ``equations`` must vanish for every ``y``; ``stages`` are the actions of second
-    stages that are left to decision rules.
+    ``forbidden`` must not be positive and ``equations`` must vanish for every ``y``; ``stages`` are the actions of
+    second stages that are left to decision rules.
     """
 
     remainder: cp.Expression

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from drolayers.cost.adaptive import Adaptive
-from drolayers.cost.affine_rule import Lifting, ruled
 from drolayers.cost.affine_rows import AffineRows
+from drolayers.cost.affine_rule import Lifting, ruled
 from drolayers.cost.coefficients import Coefficients, coefficients
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
 from drolayers.cost.products import Products, affine_rows, intervals, system

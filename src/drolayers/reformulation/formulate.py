@@ -1,7 +1,7 @@
 """A worst case as it stands in a program: pieces, blocks, decision rules and what is forbidden, put together.
 
-A decision rule γ = γ₀ + Γ_y y + Γ_u u makes rows affine in y and in lifted components u_c ≥ g_c(y) of the moments. For a row
-that adds e_c for a unit of u_c, the supremum over u is finite where β_c ≥ e_c, and then
+A decision rule γ = γ₀ + Γ_y y + Γ_u u makes rows affine in y and in lifted components u_c ≥ g_c(y) of the moments.
+For a row that adds e_c for a unit of u_c, the supremum over u is finite where β_c ≥ e_c, and then
 
     sup {aᵀy + eᵀu - βᵀu : y ∈ Ξ, u ≥ g(y)} = sup_{y ∈ Ξ} {aᵀy - Σ_c (β_c - e_c) g_c(y)},
 

@@ -36,7 +36,7 @@ class BlockRows:
         block: block of every row.
         pick_slope: ``(entries, pieces·dim)``, picks and adds up the slopes of pieces.
         pick_offset: ``(rows, pieces)``.
-        affine: pieces that are alone in their term: their offsets belong to no row, unless atoms have rules of their own.
+        affine: pieces that are alone in their term: their offsets belong to no row, unless atoms have their own rules.
     """
 
     layout: Layout
