@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import clarabel
@@ -311,23 +312,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {list(EXAMPLES)}; all without")
     chosen = parser.parse_args().names or list(EXAMPLES)
-    print(
-        f"{'example':20} {'RSOME':>14} {'ours':>14} {'build':>7} {'solve':>7} | {'build':>7} {'solve':>7} {'again':>7}"
-    )
+    seconds = f"{'build':>7} {'solve':>7} | {'build':>7} {'solve':>7} {'again':>7}"
+    print(f"{'example':20} {'RSOME':>14} {'ours':>14} {seconds}")
     for name in chosen:
-        example = EXAMPLES[name]
-        start = time.perf_counter()
+        example, clock = EXAMPLES[name], [time.perf_counter()]
         formula = example.theirs().do_math()
-        built = time.perf_counter()
+        clock.append(time.perf_counter())
         value = by_clarabel(formula)
-        solved = time.perf_counter()
+        clock.append(time.perf_counter())
         problem, theta, nominal = example.ours()
-        made = time.perf_counter()
+        clock.append(time.perf_counter())
         found = problem.solve(theta, nominal)
-        first = time.perf_counter()
+        clock.append(time.perf_counter())
         problem.solve(theta, nominal)
-        again = time.perf_counter()
-        seconds = f"{built - start:7.2f} {solved - built:7.2f} | {made - solved:7.2f} {first - made:7.2f} {again - first:7.2f}"
+        clock.append(time.perf_counter())
+        took = [f"{b - a:7.2f}" for a, b in pairwise(clock)]
+        seconds = " ".join([*took[:2], "|", *took[2:]])
         status = "" if bool(found.ok) else f" {found.statuses[0]}"
         print(f"{name:20} {value:14.6f} {float(found.objective):14.6f} {seconds}{status} {example.note}", flush=True)
 

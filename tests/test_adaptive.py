@@ -1,0 +1,347 @@
+"""Adaptive decisions: bounds, what they may see, what they do at outcomes, derivatives and units."""
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import drolayers as dro
+from drolayers import moments as m
+from drolayers.cost.adaptive import Adaptive
+
+HI = 4.0
+ATOMS = torch.tensor([[[1.0, 2.0], [3.0, 1.0], [0.5, 0.6]]], dtype=torch.float64)
+NOMINAL = ATOMS, torch.tensor([[0.3, 0.45, 0.25]], dtype=torch.float64)
+MOMENTS = torch.tensor([[1.3, 1.8, 1.1]], dtype=torch.float64)
+RADIUS = torch.tensor([[0.4]], dtype=torch.float64)
+
+Made = tuple[dro.Uncertain, object, Tensor, tuple[Tensor, Tensor] | None]
+
+SETS: dict[str, tuple[Callable[[dro.Uncertain], object], Tensor, tuple[Tensor, Tensor] | None]] = {
+    "norm 1": (lambda y: dro.MomentSet(y, [m.Norm(1)]), MOMENTS, None),
+    "squared": (lambda y: dro.MomentSet(y, [m.SquaredNorm()]), MOMENTS, None),
+    "norm 2": (lambda y: dro.MomentSet(y, [m.Norm(2)]), MOMENTS, None),
+    "mixed": (
+        lambda y: dro.MomentSet(y, [2.0 * m.SquaredNorm(mu=[1.3, 1.8]) + m.Norm(1, mu=[1.0, 2.0])]),
+        torch.tensor([[3.0]], dtype=torch.float64),
+        None,
+    ),
+    "order 1": (lambda y: dro.Wasserstein(y, 3), RADIUS, NOMINAL),
+    "order 1, norm 2": (lambda y: dro.Wasserstein(y, 3, norm=2), RADIUS, NOMINAL),
+    "order 2": (lambda y: dro.Wasserstein(y, 3, norm=2, order=2), RADIUS, NOMINAL),
+    "chi2": (lambda y: dro.Divergence(y, 3), RADIUS, NOMINAL),
+}
+
+
+def uncertain(name: str, scale: float = 1.0) -> Made:
+    """An uncertain vector in a box, and a set of its distributions."""
+    made, theta, nominal = SETS[name]
+    y = dro.Uncertain(2, support=dro.support.Box(0.0, HI * scale))
+    return y, made(y), theta, nominal
+
+
+def newsvendor(name: str, to: Callable[[dro.Uncertain], object] | None = None) -> tuple[dro.DecisionProblem, Adaptive]:
+    """Shortages as an adaptive decision."""
+    y, ambiguity, _, _ = uncertain(name)
+    x = cp.Variable(2, nonneg=True, name="x")
+    short = dro.Adaptive(2, to=y if to is None else to(y), name="short", nonneg=True)
+    rules = [dro.always(short >= y - x), x <= 5]
+    return dro.DecisionProblem(cp.sum(x) + np.array([3.2, 2.1]) @ short, rules, ambiguity), short
+
+
+def solved(name: str, problem: dro.DecisionProblem, **settings: object) -> dro.Decision:
+    """The decision against a set."""
+    _, theta, nominal = SETS[name]
+    return dro.DROLayer(problem, on_failure="raise", **settings)(theta, nominal)
+
+
+def outcomes(count: int) -> Tensor:
+    """Points of the box."""
+    return HI * torch.rand(count, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def repeated(decision: dro.Decision, count: int) -> dict[cp.Variable, Tensor]:
+    """The same decision for so many outcomes."""
+    return {v: value.expand(count, *value.shape[1:]) for v, value in decision.best.items()}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_bounds_hold_and_are_those_of_second_stages(name: str) -> None:
+    """Never below the exact value, equal to the rule of a second stage, and what is promised holds at outcomes."""
+    problem, short = newsvendor(name)
+    y, ambiguity, theta, nominal = uncertain(name)
+    x, z = cp.Variable(2, nonneg=True), cp.Variable(2, nonneg=True)
+    costs = {
+        method: dro.recourse(cp.Minimize(np.array([3.2, 2.1]) @ z), [z >= y - x], method=method)
+        for method in ("vertices", "decision_rule")
+    }
+    exact, ruled = (dro.DecisionProblem(cp.sum(x) + cost, [x <= 5], ambiguity) for cost in costs.values())
+    decision = solved(name, problem)
+    value = float(decision.value)
+    assert value >= float(exact.solve(theta, nominal).objective) - 1e-6
+    assert value == pytest.approx(float(ruled.solve(theta, nominal).objective), rel=1e-6)
+    (first,) = problem.variables
+    assert value == pytest.approx(
+        float(problem.worst_case_cost({first: decision.best[first]}, theta, nominal)), rel=1e-6
+    )
+    assert not problem.exact["cost"]
+    assert problem.conservative
+    # At outcomes that the set allows the rule obeys its constraints, and costs what it does there.
+    points = ATOMS[0] if ambiguity.pinned else outcomes(60)
+    chosen = repeated(decision, len(points))
+    assert max(float(rows.max()) for rows in problem.violations(chosen, points).values()) <= 1e-6
+    actions = decision.rule[short](points)
+    assert actions.shape == (len(points), 2)
+    cost = chosen[first].sum(1) + actions @ torch.tensor([3.2, 2.1], dtype=torch.float64)
+    torch.testing.assert_close(problem.loss(chosen, points), cost)
+    assert bool((cost >= exact.loss({x: chosen[first]}, points) - 1e-6).all())
+
+
+@pytest.mark.parametrize("name", ["norm 1", "squared", "order 1", "order 2"])
+def test_rules_are_exact_where_moments_and_shortages_are_separable(name: str) -> None:
+    problem, _ = newsvendor(name)
+    y, ambiguity, theta, nominal = uncertain(name)
+    x = cp.Variable(2, nonneg=True)
+    exact = dro.DecisionProblem(cp.sum(x) + np.array([3.2, 2.1]) @ cp.pos(y - x), [x <= 5], ambiguity)
+    assert float(solved(name, problem).value) == pytest.approx(float(exact.solve(theta, nominal).objective), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["norm 1", "norm 2", "order 1, norm 2"])
+def test_random_second_stages_are_bounded(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, ambiguity, theta, nominal = uncertain(name)
+    x = cp.Variable(2, nonneg=True)
+    A, B, q = rng.uniform(-1, 1, (3, 2)), rng.uniform(-1, 1, (3, 2)), rng.uniform(1, 3, 3)
+    C = np.hstack([np.eye(3) + rng.uniform(0, 0.3, (3, 3))])
+    z, actions = cp.Variable(3, nonneg=True), dro.Adaptive(3, to=y, nonneg=True)
+    second = dro.recourse(cp.Minimize(q @ z), [C @ z >= A @ y - B @ x], method="vertices")
+    exact = dro.DecisionProblem(cp.sum(x) + second, [x <= 3], ambiguity)
+    rule = dro.DecisionProblem(cp.sum(x) + q @ actions, [x <= 3, dro.always(C @ actions >= A @ y - B @ x)], ambiguity)
+    least = float(exact.solve(theta, nominal).objective)
+    found = solved(name, rule)
+    assert float(found.value) >= least - 1e-6
+    # The worst distribution of the exact problem at the rule's decision costs no more under the rule than promised.
+    (first,) = rule.variables
+    worst = exact.worst_case_distribution({x: found.best[first]}, theta, nominal)
+    points, mass = worst.atoms[0], worst.probabilities[0]
+    there = mass > 1e-9
+    cost = rule.loss(repeated(found, int(there.sum())), points[there])
+    assert float(cost @ mass[there]) <= float(found.value) + 1e-5
+
+
+def test_only_what_may_be_seen_is_seen() -> None:
+    """Other entries of the outcome change nothing, also where moments of them are lifted; less is never better."""
+    values = []
+    for name in ("squared", "norm 2", "order 1"):
+        full, _ = newsvendor(name)
+        problem, short = newsvendor(name, lambda y: [y[:1], y[1:]])
+        decision = solved(name, problem)
+        values.append((float(solved(name, full).value), float(decision.value)))
+        points = outcomes(20)
+        moved = points.clone()
+        moved[:, 1] = HI - points[:, 1]
+        rule = decision.rule[short]
+        torch.testing.assert_close(rule(points)[:, 0], rule(moved)[:, 0], rtol=0.0, atol=0.0)
+        assert not torch.equal(rule(points)[:, 1], rule(moved)[:, 1])
+    assert all(full <= part + 1e-6 for full, part in values)
+    # Of squares, which are additive, each entry needs its own alone; atoms that are not seen cost something.
+    assert values[0][0] == pytest.approx(values[0][1], rel=1e-6)
+    assert values[2][0] < values[2][1] - 1e-3
+
+
+def test_several_stages() -> None:
+    """Orders of a matrix of demands see earlier rows; a program in CVXPY over all rules gives the same value."""
+    T = 3
+    y = dro.Uncertain((T, 1), support=dro.support.Box(0.0, 2.0))
+    first, later = cp.Variable(nonneg=True), dro.Adaptive(T - 1, to=[y[: t + 1] for t in range(T - 1)], nonneg=True)
+    stock, cost = dro.Adaptive(T, to=[y[: t + 1] for t in range(T)]), dro.Adaptive(T, to=[y[: t + 1] for t in range(T)])
+    order = cp.hstack([first, later])
+    rules = [
+        dro.always(stock == cp.cumsum(order - y[:, 0])),
+        dro.always(cost >= 0.3 * stock),
+        dro.always(cost >= -2.0 * stock),
+        dro.always(order <= 1.5),
+    ]
+    ambiguity = dro.MomentSet(y, [m.Mean(np.array([1.0, 0.8, 1.2]))])
+    problem = dro.DecisionProblem(cp.sum(order) + cp.sum(cost), rules, ambiguity)
+    found = dro.DROLayer(problem, on_failure="raise")(torch.zeros(1, 0, dtype=torch.float64))
+    # Rules as matrices over (1, y), against the eight corners of the box.
+    gamma, costs = cp.Variable((T, T + 1)), cp.Variable((T, T + 1))
+    corners = np.array([[1.0, *np.array(c)] for c in np.ndindex(2, 2, 2)]) * np.array([1.0, 2.0, 2.0, 2.0])
+    path = cp.cumsum((gamma @ corners.T) - corners[:, 1:].T, axis=0)
+    masked = [gamma[t, s + 1] == 0 for t in range(T) for s in range(T) if s >= t]
+    masked += [costs[t, s + 1] == 0 for t in range(T) for s in range(T) if s > t]
+    bounds = [gamma @ corners.T >= 0, gamma @ corners.T <= 1.5]
+    bounds += [costs @ corners.T >= 0.3 * path, costs @ corners.T >= -2.0 * path]
+    mean = np.array([1.0, 1.0, 0.8, 1.2])
+    program = cp.Problem(cp.Minimize(cp.sum(gamma @ mean) + cp.sum(costs @ mean)), [*masked, *bounds])
+    assert float(found.value) == pytest.approx(program.solve(solver=cp.CLARABEL), rel=1e-6)
+    points = 2.0 * torch.rand(10, T, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    ordered, levels = found.rule[later](points), found.rule[stock](points)
+    total = torch.cat([found.best[first].expand(10)[:, None], ordered], 1) - points[:, :, 0]
+    torch.testing.assert_close(levels, total.cumsum(1), atol=1e-7, rtol=1e-6)
+
+
+def test_equations_bounds_on_means_and_chances() -> None:
+    """Rules in every kind of constraint; under a ball they are then one for all, since every worst case is its own."""
+    for name in ("squared", "order 1"):
+        y, ambiguity, theta, nominal = uncertain(name)
+        x = cp.Variable(2, nonneg=True)
+        ship = dro.Adaptive(2, to=y, nonneg=True)
+        limit = dro.expected(cp.sum(ship)) <= 1.0
+        rules = [dro.always(ship + x >= y), limit, dro.cvar(cp.sum(ship), 0.5) <= 2.5, x <= 5]
+        problem = dro.DecisionProblem(cp.sum(x) + 0.1 * cp.sum(ship), rules, ambiguity)
+        decision = solved(name, problem)
+        assert not problem.exact[limit]
+        points = ATOMS[0] if nominal is not None else outcomes(30)
+        chosen = repeated(decision, len(points))
+        found = problem.violations(chosen, points)
+        if nominal is not None:
+            # The nominal distribution is in the ball.
+            assert float(nominal[1][0] @ found[limit][:, 0]) <= 1e-6
+        shipped = decision.rule[ship](points)
+        assert bool((shipped + chosen[problem.variables[0]] >= points - 1e-6).all())
+        with pytest.raises(dro.ModelError, match="on an adaptive decision"):
+            problem.worst_case({x: decision.best[x]}, theta, nominal, of=limit)
+
+
+@pytest.mark.parametrize("name", ["squared", "norm 2", "order 1, norm 2", "order 2"])
+def test_gradients(name: str) -> None:
+    """Of the value, and of the rule at an outcome, in θ; central differences."""
+    problem, short = newsvendor(name)
+    _, theta, nominal = SETS[name]
+    layer = dro.DROLayer(problem, on_failure="raise")
+    weight = torch.tensor([0.7, -0.4], dtype=torch.float64)
+    point = torch.tensor([[3.1, 2.3]], dtype=torch.float64)
+
+    def both(at: Tensor) -> tuple[Tensor, Tensor]:
+        decision = layer(at, nominal)
+        return decision.value.sum(), (decision.rule[short](point) @ weight).sum()
+
+    leaf = theta.clone().requires_grad_()
+    (value, _), step = both(leaf), 1e-5
+    (found,) = torch.autograd.grad(value, leaf)
+    for k in range(theta.shape[1]):
+        shift = step * torch.eye(theta.shape[1], dtype=torch.float64)[k]
+        slope = (both(theta + shift)[0] - both(theta - shift)[0]) / (2 * step)
+        assert float(found[0, k]) == pytest.approx(float(slope), abs=2e-5, rel=2e-4)
+
+
+def test_the_rule_is_differentiable() -> None:
+    """In θ where the rule is unique: on all of space, where one entry is served whatever it is."""
+    y = dro.Uncertain(1)
+    x, served = cp.Variable(nonneg=True, name="x"), dro.Adaptive(1, to=y)
+    deviation = dro.Adaptive(1, to=y)
+    ambiguity = dro.MomentSet(y, [m.Norm(2)])
+    rules = [dro.always(served == 2.0 * y + x), dro.always(deviation >= y - x), dro.always(deviation >= x - y)]
+    cost = cp.square(x) + cp.sum(served) + cp.sum(deviation)
+    layer = dro.DROLayer(dro.DecisionProblem(cost, rules, ambiguity), on_failure="raise")
+    theta = torch.tensor([[1.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    point = torch.tensor([[3.0]], dtype=torch.float64, requires_grad=True)
+    total = layer(theta).rule[served](point).sum()
+    by_theta, by_point = torch.autograd.grad(total, (theta, point))
+    assert float(by_point) == pytest.approx(2.0, abs=1e-6)
+    step = 1e-5
+    for k in range(2):
+        shift = step * torch.eye(2, dtype=torch.float64)[k]
+        up, down = (float(layer((theta + s * shift).detach()).rule[served](point).sum()) for s in (1, -1))
+        assert float(by_theta[0, k]) == pytest.approx((up - down) / (2 * step), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["squared", "order 2"])
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_units(name: str, scale: float) -> None:
+    """Demand and orders in other units: values and rules follow."""
+    _, theta, nominal = SETS[name]
+    degrees = torch.tensor([1.0, 1.0, 2.0] if name == "squared" else [1.0], dtype=torch.float64)
+    values = []
+    for by in (1.0, scale):
+        y, ambiguity, _, _ = uncertain(name, by)
+        x, short = cp.Variable(2, nonneg=True), dro.Adaptive(2, to=y, nonneg=True)
+        cost = cp.sum(x) + np.array([3.2, 2.1]) @ short
+        problem = dro.DecisionProblem(cost, [dro.always(short >= y - x), x <= 5 * by], ambiguity)
+        around = None if nominal is None else (by * nominal[0], nominal[1])
+        decision = dro.DROLayer(problem, on_failure="raise")(theta * by**degrees, around)
+        points = by * outcomes(20)
+        values.append(float(decision.value) / by)
+        worst = max(float(rows.max()) for rows in problem.violations(repeated(decision, 20), points).values())
+        assert worst <= 1e-6 * by
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+
+
+def test_padding_and_integers() -> None:
+    """An atom of weight zero has no say and no rule; integers are decided first."""
+    y = dro.Uncertain(2, support=dro.support.Box(0.0, HI))
+    theta = RADIUS
+    padded = torch.cat([ATOMS, torch.full((1, 1, 2), 3.9, dtype=torch.float64)], 1)
+    values = []
+    for atoms, nominal in ((3, NOMINAL), (4, (padded, torch.nn.functional.pad(NOMINAL[1], (0, 1))))):
+        x, short = cp.Variable(2, integer=True, bounds=[0, 5]), dro.Adaptive(2, to=y, nonneg=True)
+        cost = cp.sum(x) + np.array([3.2, 2.1]) @ short
+        problem = dro.DecisionProblem(cost, [dro.always(short >= y - x)], dro.Wasserstein(y, atoms))
+        layer = dro.DROLayer(problem, on_failure="raise")
+        leaf = theta.clone().requires_grad_()
+        decision = layer(leaf, nominal)
+        values.append(float(decision.value))
+        whole = decision.best[x].detach()
+        torch.testing.assert_close(whole, whole.round())
+        point = torch.tensor([[2.0, 3.0]], dtype=torch.float64)
+        loss = decision.expected(lambda chosen, problem=problem, point=point: problem.loss(chosen, point))
+        loss.sum().backward()
+        assert bool(leaf.grad.isfinite().all())
+        rule = decision.rule[short](point)
+        assert bool((rule >= point - whole - 1e-6).all())
+        assert float(rule.max()) < 10.0
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+def test_a_learner_trains() -> None:
+    problem, _ = newsvendor("squared")
+    rng = np.random.default_rng(0)
+    Z = rng.uniform(size=(40, 2))
+    Y = np.clip(1.0 + 2.0 * Z + 0.2 * rng.normal(size=Z.shape), 0.0, HI)
+    learner = dro.DROLearner(
+        problem, pretraining=dro.Stage(epochs=5), training=dro.Stage(epochs=2), trainer=dro.Trainer(progress=False)
+    )
+    learner.fit(Z, Y)
+    assert np.isfinite(learner.score(Z, Y))
+    assert all(np.isfinite(rate) for rate in learner.violations(Z, Y).values())
+    decided = learner.decide(Z[:3])
+    loss = problem.loss({v: torch.as_tensor(value) for v, value in decided.items()}, torch.as_tensor(Y[:3]))
+    assert bool(loss.isfinite().all())
+
+
+def test_what_is_refused() -> None:
+    y, ambiguity, theta, _ = uncertain("squared")
+    x, v = cp.Variable(2, nonneg=True), dro.Adaptive(2, to=y, name="v")
+    for said, make in {
+        "cannot be integer": lambda: dro.Adaptive(2, to=y, integer=True),
+        "cannot be integer:": lambda: dro.Adaptive(2, to=y, boolean=True),
+        "takes shape, to, name and nonneg": lambda: dro.Adaptive(2, to=y, bounds=[0, 1]),
+        r"to=\.\.\.\) needs entries": lambda: dro.Adaptive(2, to=x),
+        "not combinations": lambda: dro.Adaptive(2, to=y[0] + y[1]),
+        "for each of the 2 entries": lambda: dro.Adaptive(2, to=[y]),
+        "needs entries of a dro.Uncertain": lambda: dro.Adaptive(2),
+        "v is multiplied by y": lambda: dro.DecisionProblem(y @ v, [x <= 1], ambiguity),
+        "on the adaptive decision v: say for which": lambda: dro.DecisionProblem(cp.sum(v), [v >= x], ambiguity),
+        "not piecewise affine": lambda: dro.DecisionProblem(cp.sum_squares(v) + cp.sum(x), [], ambiguity),
+        "sees z, not the y": lambda: dro.DecisionProblem(
+            cp.sum(x) + cp.sum(dro.Adaptive(2, to=dro.Uncertain(2, name="z"), name="w")), [], ambiguity
+        ),
+        "must be affine": lambda: dro.DecisionProblem(cp.sum(x), [dro.always(v[0] == cp.square(x[0]))], ambiguity),
+    }.items():
+        with pytest.raises(dro.ModelError, match=said):
+            make()
+    problem, short = newsvendor("squared")
+    solution = problem.solve(theta)
+    with pytest.raises(dro.ModelError, match="give problem.given"):
+        problem.decision(solution.primal)
+    with pytest.raises(dro.ShapeError, match="rule of short"):
+        problem.loss({problem.variables[0]: torch.ones(1, 2)}, torch.ones(1, 2))
+    with pytest.raises(dro.ModelError, match="without attaining"):
+        problem.worst_case_distribution({problem.variables[0]: torch.ones(1, 2)}, theta)
+    assert problem.adaptive == (short,)
