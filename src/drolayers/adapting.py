@@ -13,14 +13,12 @@ from cvxpy.expressions.leaf import Leaf
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.nominal import Nominal
 from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.affine_rule import AffineRule, Lifting
 from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.rules import ROUNDING, Rule
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
-from drolayers.diagnosis import Given
 
 
 def adaptive_in(expressions: Sequence[cp.Expression]) -> tuple[Adaptive, ...]:
@@ -84,26 +82,24 @@ class Adaptation:
         return tuple(self.lifting.rule(decision) for decision in self.decisions)
 
     @cached_property
-    def seen(self) -> cp.Variable | None:
-        """What lifted components are computed from: θ, atoms and weights, as a part of the decision."""
+    def seen(self) -> dict[cp.Variable, cp.Parameter]:
+        """What lifted components are computed from, as variables of the program and so as a part of the decision.
+
+        Then a decision knows all of its rules; and where it has no derivative, they have none either.
+        """
         if not any((rule.coordinate >= self.lifting.dim).any() or rule.atoms > 1 for rule in self.rules):
-            return None
-        size = self.ambiguity.size
-        if self.ambiguity.needs_nominal:
-            size += self.ambiguity.atoms * (self.lifting.dim + 1)
-        return cp.Variable(size, name="seen by rules")
+            return {}
+        return {cp.Variable(p.shape, name=f"seen: {p.name()}"): p for p in self.ambiguity.lifted_features}
+
+    @property
+    def ties(self) -> list[cp.Constraint]:
+        """What makes them so."""
+        return [variable == parameter for variable, parameter in self.seen.items()]
 
     @property
     def hidden(self) -> tuple[cp.Variable, ...]:
         """The parts of a decision that are its rules."""
-        return (*(rule.variable for rule in self.rules), *(() if self.seen is None else (self.seen,)))
-
-    def told(self, given: Given) -> Tensor:
-        """The value of ``seen``."""
-        parts = [given.theta]
-        if given.nominal is not None:
-            parts += [given.nominal.atoms.flatten(1).to(given.theta), given.nominal.weights.to(given.theta)]
-        return torch.cat(parts, 1)
+        return (*(rule.variable for rule in self.rules), *self.seen)
 
     def completed(self, leaves: dict[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
         """The values of leaves, with adaptive decisions among them."""
@@ -125,9 +121,8 @@ class Adaptation:
                 rows = expression(wide)
                 rounding = ROUNDING * rows.abs().amax((-2, -1), keepdim=True)
                 missed = torch.maximum(missed.to(rows), (rows - rounding).amax(-1).clamp(min=0.0))
-            nominal = self._parts(leaves)[1]
-            assert nominal is not None
-            padding = (nominal.weights <= 0).view(len(nominal.weights), *[1] * (lead - 1), -1)
+            # The first of what is seen are weights, relative to their mean.
+            padding = leaves[next(iter(self.seen))] <= ROUNDING
             missed = missed.expand_as(cost).masked_fill(padding, torch.inf)
             best = missed.amin(-1, keepdim=True)
             atom = cost.masked_fill(missed > best, torch.inf).argmin(-1)
@@ -145,13 +140,11 @@ class Adaptation:
         """Every decision by every rule, ``(..., rule, *shape)``."""
         y = leaves[self.ambiguity.y].flatten(lead)
         inputs = torch.cat([torch.ones_like(y[..., :1]), y], -1).unsqueeze(lead)
-        if self.seen is not None:
-            theta, nominal = self._parts(leaves)
-            points = y.reshape(len(y), -1, y.shape[-1])
-            lifted = self.ambiguity.lifted_values(theta, nominal, points)
-            lifted = lifted.reshape(
-                *torch.broadcast_shapes(lifted.shape[:1], y.shape[:1]), *y.shape[1:lead], *lifted.shape[2:]
-            )
+        if self.seen:
+            # The same for all candidates of an item.
+            features = [leaves[v].flatten(1, lead - 1)[:, 0] if lead > 1 else leaves[v] for v in self.seen]
+            lifted = self.ambiguity.lifted_values(features, y.reshape(len(y), -1, y.shape[-1]))
+            lifted = lifted.reshape(len(lifted), *y.shape[1:lead], *lifted.shape[2:])
             inputs = torch.cat([inputs.expand(*lifted.shape[:-1], -1), lifted.to(inputs)], -1)
         found: dict[Leaf, Tensor] = {}
         for rule in self.rules:
@@ -165,14 +158,3 @@ class Adaptation:
             turned = flat.unflatten(-1, shape) if shape else flat.squeeze(-1)
             found[rule.decision] = turned.transpose(-1, -2) if len(shape) == 2 else turned
         return found
-
-    def _parts(self, leaves: Mapping[Leaf, Tensor]) -> tuple[Tensor, Nominal | None]:
-        """θ and the nominal distribution, the same for all candidates of an item."""
-        assert self.seen is not None
-        told = leaves[self.seen]
-        told = told.reshape(len(told), -1, told.shape[-1])[:, 0]
-        size, count = self.ambiguity.size, self.ambiguity.atoms if self.ambiguity.needs_nominal else 0
-        if not count:
-            return told, None
-        theta, atoms, weights = told.split([size, count * self.lifting.dim, count], 1)
-        return theta, Nominal(atoms.unflatten(1, (count, -1)), weights)

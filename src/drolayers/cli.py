@@ -119,14 +119,16 @@ def decide(
         known = learner.problem.known_data
         given = _Table.of(tables.read(data, [*covariates, *known.columns]), len(covariates), 0, known)
         decision = learner.decision(given.Z, given.known)
+        # What makes up rules says nothing by itself.
+        best = {variable: decision.best[variable] for variable in learner.problem.variables}
         names = [
             f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
-            for variable in decision.best
+            for variable in best
             for k in range(variable.size)
         ]
         import torch
 
-        values = torch.cat([value.reshape(len(value), -1) for value in decision.best.values()], 1).tolist()
+        values = torch.cat([value.reshape(len(value), -1) for value in best.values()], 1).tolist()
         rows = [
             ["" if number != number else repr(number) for number in row] + [str(status)]
             for row, status in zip(values, decision.statuses, strict=True)

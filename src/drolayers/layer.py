@@ -21,7 +21,6 @@ from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
 from drolayers.cost.adaptive import Adaptive
-from drolayers.diagnosis import Given
 from drolayers.errors import ModelError
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
@@ -241,15 +240,15 @@ class DROLayer(nn.Module):
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""
         solution = self.problem.solve(theta, nominal, engine=self.engine, known=known)
-        given = self.problem.given(theta, nominal, known)
+        dtype = self.problem.ambiguity.flat(theta).dtype
         return self._decision(
-            given,
             solution.primal[:, None],
             solution.objective[:, None],
-            solution.ok[:, None].to(given.theta.dtype),
+            solution.ok[:, None].to(dtype),
             solution.primal,
             solution.objective,
             solution.status,
+            dtype,
             derivative=lambda: solution.derivative[:, None],
         )
 
@@ -272,13 +271,13 @@ class DROLayer(nn.Module):
         objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)
         probabilities = energy_probabilities(objective, log_prob, slots.valid, temperature)
         return self._decision(
-            given,
             slots.primal,
             slots.objective,
             probabilities,
             slots.best,
             slots.value,
             status,
+            flat.dtype,
             found,
             slots.derivative,
         )
@@ -312,18 +311,18 @@ class DROLayer(nn.Module):
 
     def _decision(
         self,
-        given: Given,
         candidates: Float[Tensor, "batch candidate column"],
         objective: Float[Tensor, "batch candidate"],
         probabilities: Float[Tensor, "batch candidate"],
         best: Float[Tensor, "batch column"],
         value: Float[Tensor, "batch"],
         status: Int[Tensor, "batch"],
+        dtype: torch.dtype,
         oracle: Candidates | None = None,
         derivative: Callable[[], Tensor] | None = None,
     ) -> Decision:
         """Split by variable, mask, and return in the caller's type."""
-        problem, dtype = self.problem, given.theta.dtype
+        problem = self.problem
         ok = usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
@@ -331,10 +330,10 @@ class DROLayer(nn.Module):
         used = (probabilities > 0)[:, :, None]
         finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
         return Decision(
-            problem.decision(masked, given),
+            problem.decision(masked),
             value.masked_fill(~ok, torch.nan).to(dtype),
             status,
-            problem.decision(finite, given),
+            problem.decision(finite),
             objective.to(dtype),
             probabilities,
             effective_sample_size(probabilities),

@@ -170,7 +170,7 @@ def price_of_robustness(
         decision = DROLayer(problem).eval()(ambiguity.pack(parts), around, told)
     panel = _panels(axes, 1)[0]
     if show == "decision":
-        _lines(panel, steps, decision.best)
+        _lines(panel, steps, {v: decision.best[v] for v in problem.variables})
     else:
         panel.plot(steps, decision.value.numpy(force=True), color=WORST, label="worst-case expected cost")
         if around is not None:

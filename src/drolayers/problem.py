@@ -118,15 +118,15 @@ class DecisionProblem:
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
+        self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
+        self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
         self._writer = Writer(self._cost, inner, ambiguity, self.known_data)
         program, _, limits = self._writer.compiled(
             self._cost,
-            [*self._plain, *(r.holds for r in self.rules if r.holds.variables())],
+            [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties],
             [part for r in self.rules for part in r.parts],
         )
         self.program: ConeProgram = program
-        self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
-        self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
         self._engine = default_engine()
         self._decisions = Decisions(
             self._plain,
@@ -252,28 +252,19 @@ class DecisionProblem:
         """
         return self._decisions.integer_points(limit)
 
-    def decision(self, primal: Tensor, given: Given | None = None) -> dict[cp.Variable, Tensor]:
-        """The decision variables' parts of primal points ``(..., column)``, and behind them the rules' coefficients.
-
-        Args:
-            primal: points of ``program``, ``(batch, column)`` or ``(batch, candidate, column)``.
-            given: what was solved; only rules that respond to moments or distances need it.
-        """
-        adaptation = self._adaptation
-        found = {
-            v: self.program.variable(primal, v) for v in (*self.variables, *(r.variable for r in adaptation.rules))
-        }
-        if adaptation.seen is not None:
-            if given is None:
-                raise ModelError("The rules respond to moments of the set: give problem.given(theta, nominal) too.")
-            told = adaptation.told(given).to(primal)
-            found[adaptation.seen] = told if primal.dim() == 2 else told[:, None].expand(*primal.shape[:-1], -1)
-        return found
+    def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
+        """The decision variables' parts of primal points ``(..., column)``, and behind them what makes up rules."""
+        return {v: self.program.variable(primal, v) for v in (*self.variables, *self._adaptation.hidden)}
 
     @property
     def adaptive(self) -> tuple[Adaptive, ...]:
         """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
         return self._adaptation.decisions
+
+    @property
+    def coefficients(self) -> tuple[cp.Variable, ...]:
+        """The coefficients of their rules."""
+        return tuple(rule.variable for rule in self._adaptation.rules)
 
     def adapted(self, x: Chosen, y: Tensor, known: Known | None = None) -> dict[Adaptive, Tensor]:
         """The adaptive decisions at outcomes, by the rules of given decisions; differentiable.

@@ -103,7 +103,6 @@ RULE = dro.recourse(np.ones(6), np.hstack([np.eye(3), -np.eye(3)]), Y - X, metho
         (cp.pos(B) * Y[0] + LATE, r"maximum\(b, 0.0\).* not affine in b"),
         ((cp.abs(S) + X) @ Y, "not affine in s"),
         (cp.maximum(Y[0], B) * Y[1] + LATE, r"multiplies maximum\(y\[0\], b\) by y"),
-        (W * RULE, "decision rule and is multiplied by known data: .*method='vertices'"),
         (Y @ SYMMETRIC @ X, r"Q has structure \['symmetric'\].*plain array"),
         (cp.diag(SQUARE) @ X + LATE, "the diagonal .* of a parameter: make the diagonal a parameter of its own"),
         (cp.sum(cp.pos(Y - cp.Variable(3, bounds=[0, S], name="v"))), "v is declared with bounds that are parameters"),
@@ -150,3 +149,13 @@ def test_what_counts_nothing_in_a_second_stage_is_not_multiplied() -> None:
     stage = dro.recourse(cp.Minimize(cp.sum(short)), [short >= V * Y - X - S, short >= 0], method="vertices")
     problem = dro.DecisionProblem(W * stage + cp.sum(X), [X <= 5], dro.MomentSet(Y, [m.Norm(1)]))
     assert set(problem.known) == {"w", "v", "s"}
+
+
+def test_known_data_times_a_rule() -> None:
+    """As with a constant in its place."""
+    theta = torch.tensor([[1.0, 2.0, 1.5, 1.2]], dtype=torch.float64)
+    ambiguity = dro.MomentSet(Y, [m.Norm(1)])
+    told = dro.DecisionProblem(W * RULE + cp.sum(X), [X <= 5, X >= 0], ambiguity)
+    constant = dro.DecisionProblem(1.7 * RULE + cp.sum(X), [X <= 5, X >= 0], ambiguity)
+    found = told.solve(theta, known={"w": torch.tensor([1.7], dtype=torch.float64)})
+    assert float(found.objective) == pytest.approx(float(constant.solve(theta).objective), rel=1e-7)

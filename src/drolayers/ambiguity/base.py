@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import cvxpy as cp
@@ -195,10 +195,20 @@ class AmbiguitySet(ABC):
         """How many decision rules there are where all of ``y`` is seen: one for every atom, or one."""
         return 1
 
+    @property
+    def lifted_features(self) -> tuple[cp.Parameter, ...]:
+        """The features that the components depend on."""
+        return ()
+
     def lifted_values(
-        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, y: Float[Tensor, "batch point dim"]
+        self, features: Sequence[Tensor], y: Float[Tensor, "batch point dim"]
     ) -> Float[Tensor, "batch point rule component"]:
-        """The components at outcomes, for each of ``own_rules``, in the units of their multipliers; differentiable."""
+        """The components at outcomes, for each of ``own_rules``, in the units of their multipliers; differentiable.
+
+        Args:
+            features: the values of ``lifted_features``, ``(batch, *shape)``.
+            y: outcomes.
+        """
         return y.new_zeros(*y.shape[:2], self.own_rules, 0)
 
     @abstractmethod

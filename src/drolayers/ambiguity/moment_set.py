@@ -154,11 +154,23 @@ class MomentSet(AmbiguitySet):
         """Those of the moments."""
         return [part for group in self._groups for part in group.moment.components(self.y.dim)]
 
+    @property
+    def lifted_features(self) -> tuple[cp.Parameter, ...]:
+        """Those of moments that have components."""
+        return tuple(f for group in self._groups if group.moment.components(self.y.dim) for f in group.features)
+
     def lifted_values(
-        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, y: Float[Tensor, "batch point dim"]
+        self, features: Sequence[Tensor], y: Float[Tensor, "batch point dim"]
     ) -> Float[Tensor, "batch point rule component"]:
         """Those of the moments."""
-        return torch.cat([group.lifted_values(theta.to(y), y) for group in self._groups], -1)[:, :, None]
+        left = list(features)
+        found = [y[..., :0]]
+        for group in self._groups:
+            if group.moment.components(self.y.dim):
+                values = group.lifted_values([left.pop(0) for _ in group.features], y)
+                found.append(values.expand(max(len(values), len(y)), *values.shape[1:]))
+        batch = max(len(part) for part in found)
+        return torch.cat([part.expand(batch, *part.shape[1:]) for part in found], -1)[:, :, None]
 
     def _lifts(self, rows: Rows) -> list[Multiplier | None]:
         """What the rows add for the components of every group of moments; None where there are none."""
@@ -341,16 +353,13 @@ class _Group:
             parts.append(self.moment.scales(sigma, {**given, **leaves}).expand(batch, -1))
         return parts
 
-    def lifted_values(self, theta: Tensor, y: Tensor) -> Tensor:
+    def lifted_values(self, features: list[Tensor], y: Tensor) -> Tensor:
         """The lifted components at outcomes ``(batch, point, dim)``, in the units of their multipliers."""
-        batch = theta.shape[0]
-        leaves = {n: v.to(theta) for n, v in self.given.items()}
-        leaves |= {
-            n: theta[:, w].reshape(batch, *self.leaves[n].shape) for n, w in self.columns.items() if n != "sigma"
-        }
-        sigma = self.moment.spread(theta[:, self.columns["sigma"]]) if "sigma" in self.columns else leaves["sigma"]
+        learnt = [name for name in self.columns if name != "sigma"]
+        leaves = {name: value.to(y) for name, value in self.given.items()} | dict(zip(learnt, features, strict=False))
+        scales = features[-1] if isinstance(self.scales, cp.Parameter) else self.moment.scales(leaves["sigma"], leaves)
         own = {name: value.unsqueeze(1) for name, value in leaves.items() if name != "sigma"}
-        units = self.moment.component_units(self.moment.scales(sigma, leaves), leaves, y.shape[-1])
+        units = self.moment.component_units(scales, leaves, y.shape[-1])
         return self.moment.component_values(y, own) / units[:, None]
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
@@ -132,15 +133,19 @@ class Wasserstein(AmbiguitySet):
         """One for every atom: which one an outcome came from never matters to who sees all of it."""
         return self.atoms
 
+    @property
+    def lifted_features(self) -> tuple[cp.Parameter, ...]:
+        """Weights, atoms and radius."""
+        return self.weights, self.centres, self.radius
+
     def lifted_values(
-        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, y: Float[Tensor, "batch point dim"]
+        self, features: Sequence[Tensor], y: Float[Tensor, "batch point dim"]
     ) -> Float[Tensor, "batch point rule component"]:
         """Distances in units of radius^(p-1)."""
-        assert nominal is not None
-        moved = y[:, :, None] - nominal.atoms[:, None].to(y)
+        _, centres, radius = features
+        moved = y[:, :, None] - centres[:, None]
         label = np.arange(self.y.dim) if self.outer.additive else np.zeros(self.y.dim, dtype=np.int64)
-        unit = theta.to(y).clamp(min=FLOOR)[:, None, None] ** (self.order - 1.0)
-        return self.outer.value(moved, label, int(label.max()) + 1) / unit
+        return self.outer.value(moved, label, int(label.max()) + 1) / radius[:, None, None] ** (self.order - 1.0)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None

@@ -139,7 +139,8 @@ class Pipeline(nn.Module):
             known: their known data, as a table.
         """
         problem = self.layer.problem
-        free = [v for v in problem.variables if v not in set(problem.integer_variables)]
+        integers = set(problem.integer_variables)
+        free = [*(v for v in problem.variables if v not in integers), *problem.coefficients]
         with torch.no_grad():
             nominal = self.around(z, rows)
             theta = self.theta(z, nominal, known)
