@@ -109,7 +109,7 @@ def test_rules_are_exact_where_moments_and_shortages_are_separable(name: str) ->
     assert float(solved(name, problem).value) == pytest.approx(float(exact.solve(theta, nominal).objective), rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ["norm 1", "norm 2", "order 1, norm 2"])
 def test_random_second_stages_are_bounded(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -211,45 +211,31 @@ def test_equations_bounds_on_means_and_chances() -> None:
 
 @pytest.mark.parametrize("name", ["squared", "norm 2", "order 1, norm 2", "order 2"])
 def test_gradients(name: str) -> None:
-    """Of the value, and of the rule at an outcome, in θ; central differences."""
-    problem, short = newsvendor(name)
+    """Of the value in θ; central differences."""
+    problem, _ = newsvendor(name)
     _, theta, nominal = SETS[name]
-    layer = dro.DROLayer(problem, on_failure="raise")
-    weight = torch.tensor([0.7, -0.4], dtype=torch.float64)
-    point = torch.tensor([[3.1, 2.3]], dtype=torch.float64)
-
-    def both(at: Tensor) -> tuple[Tensor, Tensor]:
-        decision = layer(at, nominal)
-        return decision.value.sum(), (decision.rule[short](point) @ weight).sum()
-
-    leaf = theta.clone().requires_grad_()
-    (value, _), step = both(leaf), 1e-5
-    (found,) = torch.autograd.grad(value, leaf)
+    leaf, step = theta.clone().requires_grad_(), 1e-5
+    (found,) = torch.autograd.grad(problem.solve(leaf, nominal).objective.sum(), leaf)
     for k in range(theta.shape[1]):
         shift = step * torch.eye(theta.shape[1], dtype=torch.float64)[k]
-        slope = (both(theta + shift)[0] - both(theta - shift)[0]) / (2 * step)
-        assert float(found[0, k]) == pytest.approx(float(slope), abs=2e-5, rel=2e-4)
+        up, down = (problem.solve(theta + s * shift, nominal).objective for s in (1, -1))
+        assert float(found[0, k]) == pytest.approx(float(up - down) / (2 * step), abs=2e-5, rel=2e-4)
 
 
 def test_the_rule_is_differentiable() -> None:
-    """In θ where the rule is unique: on all of space, where one entry is served whatever it is."""
+    """In θ and in the outcome, where it is unique: x = μ, and the worst mean of |y - x| is its rule |y - μ|'s."""
     y = dro.Uncertain(1)
-    x, served = cp.Variable(nonneg=True, name="x"), dro.Adaptive(1, to=y)
-    deviation = dro.Adaptive(1, to=y)
-    ambiguity = dro.MomentSet(y, [m.Norm(2)])
-    rules = [dro.always(served == 2.0 * y + x), dro.always(deviation >= y - x), dro.always(deviation >= x - y)]
-    cost = cp.square(x) + cp.sum(served) + cp.sum(deviation)
-    layer = dro.DROLayer(dro.DecisionProblem(cost, rules, ambiguity), on_failure="raise")
-    theta = torch.tensor([[1.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    x, served, off = cp.Variable(nonneg=True, name="x"), dro.Adaptive(1, to=y), dro.Adaptive(1, to=y)
+    rules = [dro.always(served == 2.0 * y + x), dro.always(off >= y - x), dro.always(off >= x - y)]
+    cost = cp.square(x) + 0.1 * cp.sum(served) + cp.sum(off)
+    layer = dro.DROLayer(dro.DecisionProblem(cost, rules, dro.MomentSet(y, [m.Norm(2)])), on_failure="raise")
+    theta = torch.tensor([[0.3, 0.5]], dtype=torch.float64, requires_grad=True)
     point = torch.tensor([[3.0]], dtype=torch.float64, requires_grad=True)
-    total = layer(theta).rule[served](point).sum()
-    by_theta, by_point = torch.autograd.grad(total, (theta, point))
-    assert float(by_point) == pytest.approx(2.0, abs=1e-6)
-    step = 1e-5
-    for k in range(2):
-        shift = step * torch.eye(2, dtype=torch.float64)[k]
-        up, down = (float(layer((theta + s * shift).detach()).rule[served](point).sum()) for s in (1, -1))
-        assert float(by_theta[0, k]) == pytest.approx((up - down) / (2 * step), abs=1e-4)
+    for v, value, slopes in ((served, 6.3, (1.0, 0.0, 2.0)), (off, 2.7, (-1.0, 0.0, 1.0))):
+        total = layer(theta).rule[v](point).sum()
+        by_theta, by_point = torch.autograd.grad(total, (theta, point))
+        assert float(total.detach()) == pytest.approx(value, abs=1e-5)
+        assert [*by_theta[0].tolist(), float(by_point)] == pytest.approx(slopes, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["squared", "order 2"])
@@ -301,7 +287,7 @@ def test_integers_are_decided_first() -> None:
     points = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0)).double()
     many = tuple(part.expand(16, *part.shape[1:]) for part in NOMINAL)
     each = problem.worst_case_cost({x: points}, theta.expand(16, -1), many)
-    assert float(decision.value) == pytest.approx(float(each.min()), rel=1e-6)
+    assert float(decision.value.detach()) == pytest.approx(float(each.min()), rel=1e-6)
     outcome = torch.tensor([[2.0, 3.0]], dtype=torch.float64)
     decision.expected(lambda chosen: problem.loss(chosen, outcome)).sum().backward()
     assert bool(leaf.grad.isfinite().all())
