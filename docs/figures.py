@@ -245,7 +245,38 @@ def chance() -> Figure:
     return made
 
 
+def adapt() -> Figure:
+    """What is bought once demand is seen: rules under a moment set and around data."""
+    import cvxpy as cp
+    import torch
+
+    import drolayers as dro
+
+    made, row = figure(1, 2, size=(7.6, 2.6), sharex=True, sharey=True)
+    atoms = torch.tensor([[[2.0], [3.5], [6.0]]], dtype=torch.float64)
+    weights = torch.full((1, 3), 1 / 3, dtype=torch.float64)
+    demand = torch.linspace(0.0, 10.0, 201, dtype=torch.float64)[:, None]
+    for axes, name in zip(row, ("MomentSet, Norm(1)", "Wasserstein, three atoms"), strict=True):
+        y = dro.Uncertain(1, support=dro.support.Box(0.0, 10.0))
+        stock, buy = cp.Variable(nonneg=True), dro.Adaptive(1, to=y, nonneg=True)
+        ball = name.startswith("W")
+        ambiguity = dro.Wasserstein(y, 3) if ball else dro.MomentSet(y, [dro.moments.Norm(1)])
+        problem = dro.DecisionProblem(stock + 2.5 * cp.sum(buy), [dro.always(stock + buy >= y)], ambiguity)
+        theta = torch.tensor([[0.3]] if ball else [[4.0, 1.2]], dtype=torch.float64)
+        decision = dro.DROLayer(problem)(theta, (atoms, weights) if ball else None)
+        level = float(decision.best[stock])
+        axes.plot(demand[:, 0], (demand[:, 0] - level).clamp(min=0), color=GREY, ls="--", label="what is missing")
+        axes.plot(demand[:, 0], decision.rule[buy](demand)[:, 0], color=RED, label="the rule")
+        axes.set(xlabel="demand", title=name)
+        if ball:
+            axes.plot(atoms[0, :, 0], torch.zeros(3), "o", color=INK, ms=4, label="atoms")
+    row[0].set(ylabel="bought")
+    row[1].legend(frameon=False)
+    return made
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
+    "adapt": adapt,
     "sigma": sigma,
     "mu": mu,
     "radius": radius,

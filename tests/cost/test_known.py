@@ -7,6 +7,7 @@ from collections.abc import Callable
 import cvxpy as cp
 import numpy as np
 import pytest
+import torch
 
 import drolayers as dro
 from drolayers import moments as m

@@ -209,8 +209,8 @@ def recourse(  # type: ignore[misc]  # two names for the first two arguments
     With ``method="vertices"`` the cost is represented exactly, as the maximum over the vertices of the dual
     ``{p : W'p <= q}``; decisions whose second stage is infeasible for some ``y`` of the support are excluded.
     With ``method="decision_rule"`` the second stage is restricted to a rule that is affine in ``y`` and in the parts of
-    the moments, which bounds the worst case from above; such a term can only be added to the cost. ``"auto"`` takes
-    vertices as long as they are few, and warns where it takes a rule.
+    the moments, as that of :class:`Adaptive` is, which bounds the worst case from above. ``"auto"`` takes vertices as
+    long as they are few, and warns where it takes a rule.
 
     Args:
         q: costs of the second-stage actions, ``(columns,)``, or known data, or the objective.
