@@ -76,8 +76,8 @@ class DecisionProblem:
         held = adaptive_in(
             [e for e in (cost, *(a for c in constraints for a in c.args)) if isinstance(e, cp.Expression)]
         )
-        constraints = [*constraints, *(always(v >= 0) for v in held if v.is_nonneg())]
         robust = [c for c in constraints if has_worst_case(c)]
+        robust += [always(v >= 0) for v in held if v.is_nonneg()]
         self._plain = [c for c in constraints if not has_worst_case(c)]
         rows = [c.expr for c in robust]
         if isinstance(cost, cp.Expression):

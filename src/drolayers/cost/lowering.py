@@ -68,14 +68,20 @@ class Lowered:
     stages: list[Adaptive] = field(default_factory=list)
 
 
-def lower(cost: cp.Expression, y: Uncertain, equations: Sequence[cp.Expression] = ()) -> Lowered:
-    """Cuts a convex cost, and what must vanish beside it, into affine expressions and maxima.
+def lower(
+    cost: cp.Expression,
+    y: Uncertain,
+    forbidden: Sequence[cp.Expression] = (),
+    equations: Sequence[cp.Expression] = (),
+) -> Lowered:
+    """Cuts a convex cost, and what must not be positive or must vanish beside it, into affine expressions and maxima.
 
     Raises:
         ModelError: some node is neither affine nor piecewise affine in ``y``.
     """
     worker = _Lowering(y)
     worker.result.remainder = worker.lower(cost)
+    worker.result.forbidden += [worker.lower(expression) for expression in forbidden]
     worker.result.equations += [worker.lower(expression) for expression in equations]
     return worker.result
 

@@ -89,7 +89,11 @@ class PiecewiseCost:
 
 
 def parse(
-    cost: cp.Expression, y: Uncertain, lifting: Lifting | None = None, equations: Sequence[cp.Expression] = ()
+    cost: cp.Expression,
+    y: Uncertain,
+    lifting: Lifting | None = None,
+    forbidden: Sequence[cp.Expression] = (),
+    equations: Sequence[cp.Expression] = (),
 ) -> PiecewiseCost:
     """Takes a cost apart into maxima of pieces that are affine in ``y``.
 
@@ -101,15 +105,17 @@ def parse(
         cost: a scalar CVXPY expression in decision variables and ``y``.
         y: the uncertain vector.
         lifting: what decision rules may respond to beside ``y``.
-        equations: what must vanish for every ``y``, beside the cost.
+        forbidden: affine expressions that must not be positive for any ``y``, beside the cost.
+        equations: affine expressions that must vanish for every ``y``.
 
     Raises:
         ModelError: the cost is not convex in the decision, not piecewise affine in ``y``, or has too many pieces.
     """
     _check(cost, y)
-    lowered = lower(cost, y, equations)
+    lowered = lower(cost, y, forbidden, equations)
+    beside = (cost, *forbidden, *equations)
     lifting = lifting or Lifting(y.dim)
-    leaves = {v.id: v for expression in (cost, *equations) for v in expression.variables()}
+    leaves = {v.id: v for expression in beside for v in expression.variables()}
     decisions = [v for v in leaves.values() if not isinstance(v, Adaptive)]
     adaptive = [v for v in leaves.values() if isinstance(v, Adaptive)]
     rules = [*(lifting.rule(v) for v in adaptive), *(lifting.rule(v, inner=True) for v in lowered.stages)]
@@ -124,7 +130,7 @@ def parse(
         lowered.forbidden,
         lowered.equations,
     ]
-    known = tuple({p.id: p for e in (cost, *equations) for p in e.parameters() if p is not y}.values())
+    known = tuple({p.id: p for expression in beside for p in expression.parameters() if p is not y}.values())
     entries = coefficients(
         [expression for block in blocks for expression in block],
         [*decisions, *epigraphs, *maxima, *adaptive, *lowered.stages],
@@ -164,9 +170,9 @@ def parse(
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
 
-    forbidden, matched = (table.take(np.arange(*ends[k : k + 2])) for k in (1, 2))
+    never, matched = (table.take(np.arange(*ends[k : k + 2])) for k in (1, 2))
     # Rows that were multiplied by known data once more have left products behind.
-    rows = [pieces, remainder, forbidden, matched]
+    rows = [pieces, remainder, never, matched]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
     products = products.take(needed - width)
@@ -177,8 +183,8 @@ def parse(
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept], *coefficients_of)
     products, own = _each_atom(products.over(columns), found.own[:, columns], columns)
     taken = np.concatenate([columns, needed])
-    pieces, remainder, forbidden, matched = (
-        part.keep_columns(taken, own.shape[1]) for part in (pieces, remainder, forbidden, matched)
+    pieces, remainder, never, matched = (
+        part.keep_columns(taken, own.shape[1]) for part in (pieces, remainder, never, matched)
     )
     x = stack(variables, products)
     sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
@@ -198,7 +204,7 @@ def parse(
         constraints=tuple(epigraph.constraint for epigraph, _ in kept),
         pieces=pieces,
         term=term,
-        forbidden=_nonzero_rows(forbidden),
+        forbidden=_nonzero_rows(never),
         equations=matched,
         components=components,
         own=own,

@@ -16,6 +16,7 @@ import torch
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import BinaryOperator
 from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Float
 from torch import Tensor
 
@@ -201,24 +202,22 @@ def _cut(found: Sequence[Worst], y: Uncertain, lifting: Lifting) -> tuple[tuple[
         # The threshold is its own: that of the same CVaR in a cost is a part of the decision.
         integrand = node.afresh().args[0]
         everywhere = node.kind is Kind.ALWAYS
-        if node.equation and any(isinstance(v, Adaptive) for v in node.variables()):
+        adapts = everywhere and any(isinstance(v, Adaptive) for v in node.variables())
+        if adapts and node.equation:
             # From both sides it would leave rules no room: all their coefficients are matched instead.
             stand_ins[id(node)] = cp.Constant(-np.ones(node.shape))
-            parts.append(Part(_matched(integrand, y, lifting), everywhere))
+            both = cp.vec(integrand, order="F")
+            parts.append(Part(parse(cp.Constant(0.0), y, lifting, equations=[both[: both.size // 2]]), everywhere))
+            continue
+        if adapts and all(isinstance(inner, AffAtom | Leaf) for inner in walk([integrand])):
+            # Nobody asks for the worst outcome of a rule's single row: all are said at once.
+            parts.append(Part(parse(cp.Constant(0.0), y, lifting, [cp.vec(integrand - above, order="F")]), everywhere))
             continue
         parts += [
             Part(parse(one, y, lifting), everywhere, above, entry)
             for one, entry in zip(_entries(integrand), _entries(above), strict=True)
         ]
     return tuple(parts), stand_ins
-
-
-def _matched(both: cp.Expression, y: Uncertain, lifting: Lifting) -> PiecewiseCost:
-    """An equation, given from both sides, whose coefficients vanish."""
-    rows = both[: both.size // 2]
-    if not rows.is_affine():
-        raise ModelError(f"The equation {shorten(rows)} == 0 must be affine in the decisions and in {y.name()}.")
-    return parse(cp.Constant(0.0), y, lifting, [rows])
 
 
 def _entries(expression: cp.Expression) -> list[cp.Expression]:

@@ -43,12 +43,12 @@ def formulate(
     rows = blocks.rows(parsed, stack)
     constraints = [*parsed.constraints, *ties, *_vanishing(parsed, stack)]
     fixed = parsed.deterministic + blocks.remainder(parsed, stack)
-    if everywhere and not len(parsed.pieces):
-        return WorstCase(fixed, constraints, None)
     if len(parsed.forbidden):
         never = ambiguity.outcomes(_forbidden_rows(parsed, stack))
         bound, more = supremum(never.rows, reach, never.terms)
         constraints += [*never.constraints, *more, never.rows.offset + bound <= 0]
+    if everywhere and not len(parsed.pieces):
+        return WorstCase(fixed, constraints, None)
     dual = ambiguity.outcomes(rows) if everywhere else ambiguity.dual(rows, share=not probe)
     worst = worst_case(dual, reach, probe)
     return replace(worst, value=fixed + worst.value, constraints=[*constraints, *worst.constraints])
