@@ -3,12 +3,13 @@
 RSOME states the dual of a problem and leaves it to a solver; here that is Clarabel, on the very program that RSOME's
 ``do_math`` returns. It needs ``pip install rsome``.
 
-    python -m benchmarks.rsome [name ...]        (as a module: by its path it would hide the package of its name)
+    python benchmarks/rsome.py [name ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ import scipy.sparse as sp
 import torch
 
 import drolayers as dro
+
+if __name__ == "__main__":
+    # In its own folder this file would hide the package of its name.
+    sys.path.pop(0)
 
 moments = dro.moments
 
@@ -273,7 +278,7 @@ def stages_ours(wasserstein: bool) -> Any:
 
 EXAMPLES = {
     "newsvendor": Example(newsvendor_theirs, newsvendor_ours),
-    "lot sizing": Example(lots_theirs, lots_ours, "distances by coordinate are one more choice than RSOME's"),
+    "lot sizing": Example(lots_theirs, lots_ours, "distances by coordinate make the rule exact"),
     "appointments": Example(appointments_theirs, appointments_ours),
     "inventory, moments": Example(lambda: stages_theirs(False), lambda: stages_ours(False)),
     "inventory, type 1": Example(
@@ -312,6 +317,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {list(EXAMPLES)}; all without")
     chosen = parser.parse_args().names or list(EXAMPLES)
+    try:
+        import rsome  # noqa: F401
+    except ImportError:
+        sys.exit("This benchmark needs RSOME: pip install rsome.")
     seconds = f"{'build':>7} {'solve':>7} | {'build':>7} {'solve':>7} {'again':>7}"
     print(f"{'example':20} {'RSOME':>14} {'ours':>14} {seconds}")
     for name in chosen:

@@ -29,6 +29,11 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
             nothing that the set does not, and is dropped where the cost can do without it. That makes the program about
             four times smaller, and no point lies outside.
     """
+    if problem.adaptive:
+        raise ModelError(
+            f"Baselines know no adaptive decisions such as {problem.adaptive[0].name()}, whose rules belong to a set: "
+            "write a second stage with dro.recourse."
+        )
     y = problem.ambiguity.y
     # Second stages and uncertain constraints need the support: it says for which outcomes they must hold.
     needed = problem.rules or any(len(part.parsed.forbidden) or part.parsed.conservative for part in problem.parts)
