@@ -62,7 +62,10 @@ class Lifting:
             own = self.atoms > 1 and decision.sees_all and (inner or not self.alike)
             sees = np.hstack([np.ones((decision.size, 1), dtype=bool), decision.sees])
             if own or self.atoms == 1:
-                lifted = [np.all(decision.sees[:, part], axis=1, keepdims=True) for part in self.components]
+                # What depends on nothing is no response to anything.
+                lifted = [
+                    decision.sees[:, part].all(axis=1, keepdims=True) & (part.size > 0) for part in self.components
+                ]
                 sees = np.hstack([sees, *lifted])
             entry, coordinate = np.nonzero(sees)
             atoms = self.atoms if own else 1
