@@ -319,7 +319,7 @@ def test_integers_are_decided_first() -> None:
 
 
 def test_a_learner_trains() -> None:
-    problem, _ = newsvendor("squared")
+    problem, short = newsvendor("squared")
     rng = np.random.default_rng(0)
     Z = rng.uniform(size=(40, 2))
     Y = np.clip(1.0 + 2.0 * Z + 0.2 * rng.normal(size=Z.shape), 0.0, HI)
@@ -332,6 +332,8 @@ def test_a_learner_trains() -> None:
     decided = learner.decide(Z[:3])
     loss = problem.loss({v: torch.as_tensor(value) for v, value in decided.items()}, torch.as_tensor(Y[:3]))
     assert bool(loss.isfinite().all())
+    bought = learner.decision(Z[:3]).rule[short](torch.as_tensor(Y[:3]))
+    assert bool((bought >= torch.as_tensor(Y[:3]) - decided[problem.variables[0]] - 1e-5).all())
 
 
 def test_what_is_refused() -> None:

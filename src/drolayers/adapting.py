@@ -42,7 +42,8 @@ def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.
     beside = adaptive_in([replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart})])
     bounded = [n for n in walk(rows) if isinstance(n, Worst) and n.kind is not Kind.ALWAYS and adaptive_in([n])]
     count = sum(node.size for node in apart if adaptive_in([node])) + bool(beside)
-    return Lifting(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, bool(bounded) or count > 1)
+    alike = bool(bounded) or count > 1
+    return Lifting(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, alike, ambiguity)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,12 +48,14 @@ class Lifting:
         components: the coordinates that each lifted component depends on.
         atoms: number of atoms that have rules of their own; then only they know the lifted components.
         alike: whether the user's decisions have one rule for all atoms nevertheless.
+        owner: the set whose components they are.
     """
 
     dim: int
     components: tuple[NDArray[np.int64], ...] = ()
     atoms: int = 1
     alike: bool = False
+    owner: object = None
     rules: dict[int, AffineRule] = field(default_factory=dict)
 
     def rule(self, decision: Adaptive, inner: bool = False) -> AffineRule:

@@ -39,6 +39,7 @@ class PiecewiseCost:
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
         equations: rows that must vanish for every ``y``, coefficient by coefficient.
         components: the coordinates of ``y`` that each lifted coordinate depends on; these stand behind those of ``y``.
+        owner: the set whose components they are.
         own: ``(atoms, columns)``: rows are those of the first atom's rules; where their columns are for each atom.
         conservative: whether decision rules stand in it, so that the worst case can only be bounded from above.
     """
@@ -55,6 +56,7 @@ class PiecewiseCost:
     forbidden: AffineRows
     equations: AffineRows
     components: tuple[np.ndarray, ...]
+    owner: object
     own: np.ndarray
     conservative: bool
 
@@ -207,6 +209,7 @@ def parse(
         forbidden=_nonzero_rows(never),
         equations=matched,
         components=components,
+        owner=lifting.owner,
         own=own,
         conservative=bool(rules),
     )

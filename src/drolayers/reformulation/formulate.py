@@ -20,6 +20,7 @@ from drolayers.ambiguity.base import AmbiguitySet, Rows, laid_out
 from drolayers.ambiguity.outer import Constraints
 from drolayers.cost.affine_rows import laid
 from drolayers.cost.parse import PiecewiseCost
+from drolayers.errors import ModelError
 from drolayers.reformulation.separability import block_rows, lifted_part
 from drolayers.reformulation.worst_case import WorstCase, supremum, worst_case
 from drolayers.support import Layout
@@ -37,6 +38,8 @@ def formulate(
         probe: whether slopes and offsets can be perturbed.
         named: whether products with known data are variables, for sets that multiply rows by parameters once more.
     """
+    if parsed.components and parsed.owner is not ambiguity:
+        raise ModelError("A decision rule responds to the moments of one set, and cannot stand under another one.")
     stack, ties = parsed.named() if named else (parsed.stack, [])
     reach, free = ambiguity.reach, everywhere and not parsed.components
     blocks = block_rows(parsed, [*([] if free else ambiguity.links()), *reach.links(ambiguity.y.dim)])
