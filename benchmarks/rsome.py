@@ -91,12 +91,13 @@ def newsvendor_theirs(per_atom: bool = True) -> Any:
     return model
 
 
-def newsvendor_ours() -> Any:
-    """What is left over adapts to demand."""
+def newsvendor_ours(bound: float | None = None) -> Any:
+    """What is left over adapts to demand; a bound on its worst mean leaves all atoms one rule."""
     p, zbar, zhat = newsvendor_data()
     z = dro.Uncertain(2, support=dro.support.Box(0.0, zbar))
     x, left = cp.Variable(2, nonneg=True), dro.Adaptive(2, to=z, nonneg=True)
     rules = [dro.always(left >= x - z), cp.sum(x) == 100]
+    rules += [] if bound is None else [dro.expected(cp.sum(left)) <= bound]
     problem = dro.DecisionProblem(-p @ x + p @ left, rules, dro.Wasserstein(z, len(zhat), norm=2))
     return problem, tensor([0.01 * zbar.min()]), around(zhat)
 
@@ -278,6 +279,7 @@ def stages_ours(wasserstein: bool) -> Any:
 
 EXAMPLES = {
     "newsvendor": Example(newsvendor_theirs, newsvendor_ours),
+    "newsvendor, one rule": Example(lambda: newsvendor_theirs(False), lambda: newsvendor_ours(1e4)),
     "lot sizing": Example(lots_theirs, lots_ours, "distances by coordinate make the rule exact"),
     "appointments": Example(appointments_theirs, appointments_ours),
     "inventory, moments": Example(lambda: stages_theirs(False), lambda: stages_ours(False)),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from benchmarks.rsome import EXAMPLES, lots_data
+from benchmarks.rsome import EXAMPLES, lots_data, newsvendor_ours
 from drolayers import moments as m
 from drolayers.cost.adaptive import Adaptive
 
@@ -102,7 +102,7 @@ def test_bounds_hold_and_are_those_of_second_stages(name: str) -> None:
 
 
 def test_values_of_rsome_s_pages() -> None:
-    """Seeded: RSOME 1.3.1 finds -184.637334 and, with Clarabel at 1e-11, 148.7207495; with its single distance 58.2649.
+    """Seeded: RSOME 1.3.1 finds -184.637334 (one rule: -164.601199), 58.2649 and, with Clarabel at 1e-11, 148.7207495.
 
     By coordinate the distances make the rule of the lots exact.
     """
@@ -111,6 +111,10 @@ def test_values_of_rsome_s_pages() -> None:
         problem, theta, nominal = EXAMPLES[name].ours()
         found[name] = float(problem.solve(theta, nominal, on_failure="raise").objective)
     assert found["newsvendor"] == pytest.approx(-184.637334, rel=1e-7)
+    # In a second worst case, which binds nothing, there is one rule for all atoms: RSOME's without scenarios.
+    problem, theta, nominal = newsvendor_ours(bound=1e4)
+    value = float(problem.solve(theta, nominal, on_failure="raise").objective)
+    assert value == pytest.approx(-164.601199, rel=1e-7)
     assert found["appointments"] == pytest.approx(148.7207495, rel=1e-8)
     b, c, ds = lots_data()
     d, x = dro.Uncertain(3, support=dro.support.Box(0.0, 20.0)), cp.Variable(3, nonneg=True)
