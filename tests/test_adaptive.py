@@ -30,6 +30,13 @@ SETS: dict[str, tuple[Callable[[dro.Uncertain], object], Tensor, tuple[Tensor, T
         torch.tensor([[3.0]], dtype=torch.float64),
         None,
     ),
+    "given": (
+        lambda y: dro.MomentSet(
+            y, [m.Variance([1.3, 1.8], [0.8, 1.1]), m.Absolute([1.0, 1.0], 3.0, 0.7), m.Absolute([1.0, -1.0], 0.0, 0.9)]
+        ),
+        torch.zeros(1, 0, dtype=torch.float64),
+        None,
+    ),
     "order 1": (lambda y: dro.Wasserstein(y, 3), RADIUS, NOMINAL),
     "order 1, norm 2": (lambda y: dro.Wasserstein(y, 3, norm=2), RADIUS, NOMINAL),
     "order 2": (lambda y: dro.Wasserstein(y, 3, norm=2, order=2), RADIUS, NOMINAL),

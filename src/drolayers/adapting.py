@@ -83,14 +83,18 @@ class Adaptation:
         return tuple(self.lifting.rule(decision) for decision in self.decisions)
 
     @cached_property
+    def lifts(self) -> bool:
+        """Whether some rule responds to lifted components, or to its atom."""
+        return any(bool((rule.coordinate >= self.lifting.dim).any()) or rule.atoms > 1 for rule in self.rules)
+
+    @cached_property
     def seen(self) -> dict[cp.Variable, cp.Parameter]:
         """What lifted components are computed from, as variables of the program and so as a part of the decision.
 
         Then a decision knows all of its rules; and where it has no derivative, they have none either.
         """
-        if not any((rule.coordinate >= self.lifting.dim).any() or rule.atoms > 1 for rule in self.rules):
-            return {}
-        return {cp.Variable(p.shape, name=f"seen: {p.name()}"): p for p in self.ambiguity.lifted_features}
+        features = self.ambiguity.lifted_features if self.lifts else ()
+        return {cp.Variable(p.shape, name=f"seen: {p.name()}"): p for p in features}
 
     @property
     def ties(self) -> list[cp.Constraint]:
@@ -141,7 +145,7 @@ class Adaptation:
         """Every decision by every rule, ``(..., rule, *shape)``."""
         y = leaves[self.ambiguity.y].flatten(lead)
         inputs = torch.cat([torch.ones_like(y[..., :1]), y], -1).unsqueeze(lead)
-        if self.seen:
+        if self.lifts:
             # The same for all candidates of an item.
             features = [leaves[v].flatten(1, lead - 1)[:, 0] if lead > 1 else leaves[v] for v in self.seen]
             lifted = self.ambiguity.lifted_values(features, y.reshape(len(y), -1, y.shape[-1]))
