@@ -89,7 +89,7 @@ class Wasserstein(AmbiguitySet):
 
     def outcomes(self, rows: Rows) -> SetDual:
         """All of the support; where rules respond to distances, row by row under multipliers of their own."""
-        if rows.lifted is None:
+        if rows.lifted is None and rows.scenarios == 1:
             return super().outcomes(rows)
         expanded, term, constraints = self._distances(rows, None)
         unit, nothing = 1.0 / self.atoms, cp.Constant(0.0)
