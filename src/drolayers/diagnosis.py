@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Nominal
+from drolayers.ambiguity.sets import Sets
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
 from drolayers.decisions import Decisions
@@ -38,7 +39,8 @@ class Diagnosis:
     """Looks at items whose solve did not end well, or whose set is suspect.
 
     Args:
-        ambiguity: the set.
+        sets: of the problem.
+        unseen: the numbers of those that the cost does not look at.
         known_data: of the problem.
         program: the compiled problem.
         decisions: what the constraints admit.
@@ -46,9 +48,15 @@ class Diagnosis:
     """
 
     def __init__(
-        self, ambiguity: AmbiguitySet, known_data: KnownData, program: ConeProgram, decisions: Decisions, engine: Engine
+        self,
+        sets: Sets,
+        unseen: Sequence[int],
+        known_data: KnownData,
+        program: ConeProgram,
+        decisions: Decisions,
+        engine: Engine,
     ) -> None:
-        self.ambiguity, self.known_data, self.program = ambiguity, known_data, program
+        self.sets, self.unseen, self.known_data, self.program = sets, unseen, known_data, program
         self.decisions, self.engine = decisions, engine
 
     def of(self, solution: Solution, given: Given, fixed: Tensor | None = None) -> Tensor:
@@ -82,18 +90,19 @@ class Diagnosis:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
         status, ok = status.clone(), usable(status)
         told = self.known_data.values(given.known)
-        look = (status != int(Status.OPTIMAL)) | self.ambiguity.suspect(given.theta.detach(), given.nominal, told)
+        suspect = self.sets.suspect(given.theta.detach(), given.nominal, told, self.unseen)
+        look = (status != int(Status.OPTIMAL)) | suspect.to(status.device)
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
-        doubtful = self.ambiguity.y.support.doubtful(told)
+        doubtful = self.sets.y.support.doubtful(told)
         look = look if doubtful is None else look | doubtful.to(look.device)
         if not bool(look.any()):
             return status
         items = look.nonzero()[:, 0]
         mine = None if given.nominal is None else given.nominal.at(items)
         told = self.known_data.values(given.known[items.to(given.known.device)])
-        excess = self.ambiguity.emptiness(given.theta[items], mine, told).to(status.device)
-        empty, edge = excess > EMPTY, excess.abs() <= EMPTY
+        excess = self.sets.emptiness(given.theta[items], mine, told).to(status.device)
+        empty, edge = (excess > EMPTY).any(1), (excess.abs() <= EMPTY).any(1)
         status[items[empty]] = int(Status.EMPTY_SET)
         fine = status[items] == int(Status.OPTIMAL)
         status[items[edge & fine]] = int(Status.INACCURATE)

@@ -51,7 +51,7 @@ class Evaluations:
 
     def distribution(self, part: Part, x: Chosen, given: Given) -> WorstCaseDistribution:
         """The distribution that attains a worst case at given decisions."""
-        ambiguity = self.writer.ambiguity
+        ambiguity = self.writer.set_of(part)
         _, probe = self._program(part)
         with torch.enable_grad():
             rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size

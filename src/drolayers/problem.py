@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
+from drolayers.ambiguity.sets import Sets
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
 from drolayers.cost.lowering import shorten
@@ -45,9 +46,10 @@ class DecisionProblem:
             and ``dro.chance`` also on uncertain outcomes, each under a worst distribution of its own. Any CVXPY
             parameter other than y, here, in the cost or in the support of y, is known data: calls take its values as
             ``known``.
-        ambiguity: the set U(θ).
+        ambiguity: the set U(θ): of the cost, and of all constraints that have none of their own (``ambiguity=``).
 
     Attributes:
+        sets: all sets, each with its part of θ; the cost's keeps the names of its parameters.
         known_data: the parameters that are known data, and what is checked of their values.
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
@@ -85,12 +87,14 @@ class DecisionProblem:
                 )
         joint: cp.Expression = cost
         inner: tuple[Part, ...] = ()
+        targets: tuple[Rule, ...] = ()
         if isinstance(cost, cp.Expression):
             check_leaves(cost, self.constraints)
-            joint, inner = separated(cost, ambiguity.y)
+            joint, inner, targets = separated(cost, ambiguity.y)
         self.parsed: PiecewiseCost = parse(joint, ambiguity.y)
         self._cost, self._inner = Part(self.parsed), inner
-        self.rules = tuple(rule(c, row, ambiguity.y) for c, row in zip(robust, rows, strict=True))
+        self.rules = (*(rule(c, row, ambiguity.y) for c, row in zip(robust, rows, strict=True)), *targets)
+        self.sets = self._every_set()
         costs = [part.parsed for part in self.parts]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
@@ -103,7 +107,7 @@ class DecisionProblem:
         self.integer_variables = tuple(
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
-        self._writer = Writer(self._cost, inner, ambiguity, self.known_data)
+        self._writer = Writer(self._cost, self._inner, self.sets, self.known_data)
         program, _, limits = self._writer.compiled(
             self._cost, [*self._plain, *(r.holds for r in self.rules)], [part for r in self.rules for part in r.parts]
         )
@@ -115,11 +119,13 @@ class DecisionProblem:
             self.rules,
             limits,
             self.variables,
-            [*ambiguity.features, *self.known_data.features],
+            [*self.sets.features, *self.known_data.features],
             self.program,
             self._engine,
         )
-        self.diagnosis = Diagnosis(ambiguity, self.known_data, self.program, self._decisions, self._engine)
+        self.diagnosis = Diagnosis(
+            self.sets, self._unseen, self.known_data, self.program, self._decisions, self._engine
+        )
         self._evaluations = Evaluations(self._writer, self.variables, self.diagnosis, self._engine)
 
     @property
@@ -137,7 +143,7 @@ class DecisionProblem:
         """Whether the cost (``"cost"``) and each constraint with a worst case say what they mean, and no more."""
         found: dict[cp.Constraint | str, bool] = {"cost": not any(p.parsed.conservative for p in self._of_cost)}
         for r in self.rules:
-            tight = r.kind is not Kind.CHANCE or (r.affine and self.ambiguity.chebyshev)
+            tight = r.kind is not Kind.CHANCE or (r.affine and self._writer.set_of(r.parts[0]).chebyshev)
             found[r.constraint] = tight and not any(part.parsed.conservative for part in r.parts)
         return found
 
@@ -148,8 +154,44 @@ class DecisionProblem:
 
     @property
     def parts(self) -> list[Part]:
-        """All worst cases, that of the cost first."""
-        return [*self._of_cost, *(part for r in self.rules for part in r.parts)]
+        """All worst cases, that of the cost first; targets stand in the cost and among the rules."""
+        return list(dict.fromkeys((*self._of_cost, *(part for r in self.rules for part in r.parts))))
+
+    def _every_set(self) -> Sets:
+        """The cost's set and those of others, each once."""
+        priced = [part.ambiguity or self.ambiguity for part in self.parts if part.price is not None]
+        own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
+        members, distances = ({id(s): s for s in some}.values() for some in ([self.ambiguity, *own], priced))
+        return Sets(tuple(members), tuple(distances))
+
+    @property
+    def _unseen(self) -> list[int]:
+        """Sets that may be empty without the cost falling for ever: all but its own, or that too."""
+        blind = not len(self.parsed.pieces) and not self.parsed.recourses
+        used = any(part.ambiguity in (None, self.ambiguity) for r in self.rules for part in r.parts)
+        return [k for k in range(len(self.sets.members)) if k or (blind and used)]
+
+    @property
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        """The learnable parameters of all sets in the order of θ: name and shape."""
+        return self.sets.parameters
+
+    @property
+    def size(self) -> int:
+        """Length of θ."""
+        return self.sets.size
+
+    def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
+        """The flat θ of a dict of ``(batch, *shape)`` tensors, by the names of ``parameters``."""
+        return self.sets.pack(parameters)
+
+    def unpack(self, theta: Float[Tensor, "batch theta"]) -> dict[str, Tensor]:
+        """The parameters by name, each ``(batch, *shape)``."""
+        return self.sets.unpack(theta)
+
+    def flat(self, theta: Theta) -> Float[Tensor, "batch theta"]:
+        """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
+        return self.sets.flat(theta)
 
     def __deepcopy__(self, memo: dict[int, object]) -> DecisionProblem:
         # Compiled once and never changed; decisions are looked up by the very CVXPY variables of the model.
@@ -159,16 +201,16 @@ class DecisionProblem:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
         told = ", costs are negative rewards" if self.maximises else ""
         told += "" if self.exact["cost"] else ", the worst case is bounded by a decision rule"
-        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size}{told})"
+        return f"DecisionProblem({len(self.variables)} variables, {self.sets}; {size}{told})"
 
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
-        flat = self.ambiguity.flat(theta)
+        flat = self.flat(theta)
         told = self.known_data.given(known, len(flat))
         if told and len(flat) == 1:
             flat = flat.expand(len(next(iter(told.values()))), -1)
-        around = self.ambiguity.around(nominal, flat) if self.ambiguity.needs_nominal else None
-        features = self.ambiguity.feature_values(flat, around)
+        around = self.sets.around(nominal, flat) if self.sets.needs_nominal else None
+        features = self.sets.feature_values(flat, around)
         entries, products = self.known_data.feature_values(told, features)
         return Given(flat, around, entries, torch.cat([features, entries, products], 1))
 
@@ -190,7 +232,7 @@ class DecisionProblem:
         """Solve the continuous problem for a batch of sets, with integer variables relaxed or fixed.
 
         Args:
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             fixed: values for the integer columns of ``program``.
             engine: how to solve; the default engine with exact gradients unless given.
@@ -214,14 +256,30 @@ class DecisionProblem:
 
     def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
         """Which constraint with a worst case stands most in the way, where there is no decision, and how far."""
+        said = self._empty(theta, nominal, known, (status == int(Status.EMPTY_SET)).nonzero()[:, 0].tolist())
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0].tolist()
         if not self.rules or not items:
-            return ""
+            return said
         found = self.shortfalls(theta, nominal, known)
         worst = {c: missed[items].amax(1).nan_to_num(nan=-1.0, posinf=torch.inf) for c, missed in found.items()}
         constraint = max(worst, key=lambda c: float(worst[c].max()))
         missed, item = worst[constraint].max(), items[int(worst[constraint].argmax())]
-        return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else ""
+        return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else said
+
+    def _empty(self, theta: Theta, nominal: Pair | None, known: Known | None, items: list[int]) -> str:
+        """Which of several sets is empty, whose it is, and by how much its bounds are missed."""
+        if not items or len(self.sets.members) == 1:
+            return ""
+        given = self.given(theta, nominal, known)
+        mine = None if given.nominal is None else given.nominal.at(items)
+        told = self.known_data.values(given.known[items])
+        excess = self.sets.emptiness(given.theta[items], mine, told).nan_to_num(nan=-1.0)
+        item, k = divmod(int(excess.argmax()), excess.shape[1])
+        name, found = self.sets.names[k], self.sets.members[k]
+        rules = [r for r in self.rules if any(self._writer.set_of(part) is found for part in r.parts)]
+        whose = "the cost's set" if not k else f"{name}, the set of {shorten(rules[0].constraint) if rules else 'the cost'},"
+        missed = float(excess[item, k])
+        return f"In item {items[item]}, {whose} is empty: its bounds are missed by {missed:.3g} of themselves."
 
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
         """All integer points that the constraints admit, in the order of ``program.integers``.
@@ -310,7 +368,7 @@ class DecisionProblem:
 
         Args:
             x: one decision an item of θ.
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known``.
             of: a constraint with a worst case.
@@ -341,7 +399,7 @@ class DecisionProblem:
 
         Args:
             x: one decision an item of θ.
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known``.
             of: a constraint with a worst case, whose distribution is asked for; the cost's unless given.

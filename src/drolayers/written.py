@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import cvxpy as cp
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.sets import Sets
 from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.cost.rules import Part
 from drolayers.known import KnownData
 from drolayers.reformulation.formulate import formulate
-from drolayers.reformulation.worst_case import Probe
+from drolayers.reformulation.worst_case import Probe, WorstCase
 
 
 class Writer:
@@ -21,12 +22,17 @@ class Writer:
     Args:
         cost: the worst case of the joint cost.
         inner: those that stand in the cost by themselves.
-        ambiguity: the set.
+        sets: of the problem, that of the cost first.
         known_data: of the problem.
     """
 
-    def __init__(self, cost: Part, inner: Sequence[Part], ambiguity: AmbiguitySet, known_data: KnownData) -> None:
-        self.cost, self.inner, self.ambiguity, self.known_data = cost, inner, ambiguity, known_data
+    def __init__(self, cost: Part, inner: Sequence[Part], sets: Sets, known_data: KnownData) -> None:
+        self.cost, self.inner, self.sets, self.known_data = cost, inner, sets, known_data
+
+    def set_of(self, part: Part) -> AmbiguitySet:
+        """The set that a worst case is over."""
+        found: AmbiguitySet = part.ambiguity or self.sets.members[0]
+        return found if part.price is None else self.sets.metric(found)
 
     def compiled(
         self,
@@ -43,8 +49,10 @@ class Writer:
         """
 
         def problem(named: bool) -> tuple[cp.Problem, Probe | None, list[cp.Constraint]]:
-            worst = formulate(part.parsed, self.ambiguity, part.everywhere, probe, named)
-            inner = self._limited(self.inner if part is self.cost else (), named)
+            worst = self._formulated(part, probe, named)
+            mine = [p for p in self.inner if p not in others] if part is self.cost else []
+            # The targets of the problem itself are among its rules.
+            inner = [*self._limited(mine, named), *(p.above <= 0 for p in mine if p.price is not None)]
             limits = self._limited(others, named)
             more = [*worst.constraints, *inner, *limits]
             # What fixes a decision stands last: solvers know balls of radius 1e-12 better in this order.
@@ -57,13 +65,18 @@ class Writer:
             # The set multiplies rows by parameters of its own: their products with known data get names.
             written, found, limits = problem(named=True)
         probes = [found.slope, found.offset] if found is not None else []
-        features = [*self.ambiguity.features, *self.known_data.features, *fixed, *probes]
+        features = [*self.sets.features, *self.known_data.features, *fixed, *probes]
         return compile_program(written, features, free=free), found, limits
 
     def _limited(self, parts: Sequence[Part], named: bool) -> list[cp.Constraint]:
         """The variables above some worst cases are there."""
         limits: list[cp.Constraint] = []
         for part in parts:
-            worst = formulate(part.parsed, self.ambiguity, part.everywhere, named=named)
+            worst = self._formulated(part, False, named)
             limits += [*worst.constraints, part.above >= worst.value]
+            limits += [] if part.price is None else [part.price >= worst.price]
         return limits
+
+    def _formulated(self, part: Part, probe: bool, named: bool) -> WorstCase:
+        """A worst case over its set."""
+        return formulate(part.parsed, self.set_of(part), part.everywhere, probe, named, part.price is not None)

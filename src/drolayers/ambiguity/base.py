@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import cvxpy as cp
 import numpy as np
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
-from drolayers.ambiguity.parameters import Typical, columns
+from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Term
+from drolayers.ambiguity.theta import Theta
 from drolayers.amounts import Told
-from drolayers.errors import ShapeError
+from drolayers.errors import ModelError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
 from drolayers.uncertainty import Uncertain
@@ -97,21 +99,22 @@ def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp
     return layout.sums() @ times(centres, tiled(slope, count))
 
 
-class AmbiguitySet(ABC):
+class AmbiguitySet(Theta, ABC):
     """A set U(θ) of distributions of ``y``."""
 
-    y: Uncertain
-    parameters: Mapping[str, tuple[int, ...]]
-    """The learnable parameters in the order of θ: name and shape."""
+    name: str = ""
+    """By which its parameters are called where a problem has several sets."""
     features: tuple[cp.Parameter, ...]
     """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
     atoms: int
     """Number of atoms of the nominal distribution, where one travels beside θ."""
 
-    @property
-    def size(self) -> int:
-        """Length of θ."""
-        return sum(int(np.prod(shape)) for shape in self.parameters.values())
+    def named(self, name: str) -> Self:
+        """The set itself, with a name: its parameters are ``name.…`` where it is not the set of the cost."""
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ModelError(f"The name of a set must be one word, such as 'service', not {name!r}.")
+        self.name = name
+        return self
 
     @property
     def pinned(self) -> bool:
@@ -182,6 +185,12 @@ class AmbiguitySet(ABC):
     ) -> Bool[Tensor, "batch"]:
         """Items whose set may be empty although their program looks solvable."""
 
+    def settled(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
+        """Items whose set is seen not to be empty without solving anything; none unless said otherwise."""
+        return theta.new_zeros(len(theta), dtype=torch.bool)
+
     @abstractmethod
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
@@ -196,59 +205,3 @@ class AmbiguitySet(ABC):
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
     ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
         """What a distribution uses of every bound, and the bounds."""
-
-    def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
-        """The flat θ of a dict of ``(batch, *shape)`` tensors."""
-        shapes = self.parameters
-        unknown = set(parameters) - set(shapes)
-        missing = set(shapes) - set(parameters)
-        if unknown or missing:
-            raise ShapeError(
-                f"The set has parameters {list(shapes)}; unknown: {sorted(unknown)}, missing: {sorted(missing)}."
-            )
-        parts: list[Tensor] = []
-        for name, shape in shapes.items():
-            value = parameters[name]
-            if not isinstance(value, Tensor):
-                raise ShapeError(f"Parameter {name!r} must be a tensor, not {type(value).__name__}.")
-            if shape == (self.y.dim,):
-                value = self.y.rows(value)
-            expected = (parts[0].shape[0] if parts else value.shape[:1].numel(), *shape)
-            if tuple(value.shape) != expected:
-                raise ShapeError(
-                    f"Parameter {name!r} must have shape {expected} (batch first), not {tuple(value.shape)}."
-                )
-            parts.append(columns(value))
-        return torch.cat(parts, 1) if parts else torch.zeros(1, 0)
-
-    def unpack(self, theta: Float[Tensor, "batch theta"]) -> dict[str, Tensor]:
-        """The parameters by name, each ``(batch, *shape)``."""
-        self.check(theta)
-        sizes = [int(np.prod(shape)) for shape in self.parameters.values()]
-        parts = torch.split(theta, sizes, dim=1)
-        return {
-            name: part.reshape(theta.shape[0], *shape)
-            for (name, shape), part in zip(self.parameters.items(), parts, strict=True)
-        }
-
-    def flat(self, theta: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
-        """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
-        if isinstance(theta, Mapping):
-            theta = self.pack(theta)
-        self.check(theta)
-        bad = ~theta.isfinite().all(1)
-        if bool(bad.any()):
-            where = bad.nonzero()[:, 0].tolist()
-            names = [n for n, v in self.unpack(theta).items() if not bool(v.isfinite().all())]
-            raise ShapeError(
-                f"theta holds NaN or infinity in items {where[:8]} (parameters {names}): check the model's output."
-            )
-        return theta
-
-    def check(self, theta: Tensor) -> None:
-        """Raise unless θ is a float tensor of shape (batch, size)."""
-        if not isinstance(theta, Tensor) or not theta.is_floating_point():
-            kind = getattr(theta, "dtype", type(theta).__name__)
-            raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")
-        if theta.dim() != 2 or theta.shape[1] != self.size:
-            raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")

@@ -33,6 +33,9 @@ from drolayers.uncertainty import Uncertain
 EDGE = 1e-7
 """Relative room below which a set has no Slater point."""
 
+ROOM = 1e-3
+"""Relative room with which a point is seen to satisfy a bound."""
+
 
 @final
 class MomentSet(AmbiguitySet):
@@ -217,6 +220,20 @@ class MomentSet(AmbiguitySet):
         pairs = zip(self.sigmas(theta), self.moments, strict=True)
         low = [s < 0 if m.affine else s <= FLOOR for s, m in pairs if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
+
+    def settled(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
+        """All mass at the location of some moment satisfies all bounds, with room to spare."""
+        theta = theta.detach().double()
+        offsets = [v for i, m in enumerate(self.moments) for v in m.offsets(self.leaf_values(theta, i))]
+        points = [v.expand(len(theta), -1) for v in offsets if v.shape[1:] == (self.y.dim,)]
+        if not points:
+            return super().settled(theta)
+        where = torch.stack(points, 1)
+        used, bounds = self.values(theta, where), torch.cat(self.sigmas(theta), 1)[:, None]
+        inside = (bounds - used >= ROOM * (bounds.abs() + used.abs())) & (bounds != 0)
+        return (inside.all(2) & (self.y.support.violation(where, known) <= 0)).any(1)
 
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None

@@ -68,6 +68,12 @@ class Wasserstein(AmbiguitySet):
     def __repr__(self) -> str:
         return f"Wasserstein(atoms={self.atoms}, norm={self.norm:g}, order={self.order})"
 
+    def metric(self) -> Wasserstein:
+        """The same with a radius of one that is no parameter: its multiplier is the price of a distance (its p-th power)."""
+        twin = Wasserstein(self.y, self.atoms, self.norm, self.order)
+        twin.parameters = {}
+        return twin
+
     @property
     def needs_nominal(self) -> bool:
         """Yes."""
@@ -106,7 +112,7 @@ class Wasserstein(AmbiguitySet):
         """Radius, weights relative to their mean, atoms and their products."""
         assert nominal is not None
         atoms, weights = nominal.atoms, self.atoms * nominal.weights
-        radius = theta.double().clamp(min=FLOOR)
+        radius = theta.double().clamp(min=FLOOR) if self.parameters else weights.new_ones(len(theta), 1)
         weighted = weights[..., None] * atoms
         return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import BinaryOperator
 from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.atoms.affine.wraps import Wrap
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,12 +42,16 @@ class Part:
         everywhere: whether it is over single outcomes that the set allows rather than over its distributions.
         stands_for: the variable that holds the number above it, among others; None for the cost itself.
         above: that number.
+        ambiguity: the set that it is over; None for the problem's.
+        price: where distances have a price rather than a radius, the variable above it; else None.
     """
 
     parsed: PiecewiseCost
     everywhere: bool = False
     stands_for: cp.Variable | None = None
     above: cp.Expression | None = None
+    ambiguity: Any = None
+    price: cp.Variable | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +120,7 @@ class Rule:
         if self.kind in (Kind.ALWAYS, Kind.CHANCE):
             rounding = ROUNDING * float(outcomes.abs().max())
             return float((outcomes > rounding).any(1).double().mean())
-        if self.kind is Kind.EXPECTED:
+        if self.kind in (Kind.EXPECTED, Kind.FRAGILITY):
             return float(outcomes.mean(0).max())
         worst, size = outcomes.amax(1).sort(descending=True).values, (1.0 - self.level) * len(outcomes)
         return float(worst @ (size - torch.arange(len(worst)).to(worst)).clamp(0.0, 1.0)) / size
@@ -130,6 +136,12 @@ def has_worst_case(constraint: cp.Constraint) -> bool:
     return any(isinstance(node, Worst) for node in walk(constraint.args))
 
 
+def over_one_set(expression: Any) -> Any:
+    """An expression or a constraint whose worst cases are all over the set of the problem."""
+    own = [node for node in walk(expression.args) if isinstance(node, Worst) and node.ambiguity is not None]
+    return replaced(expression, {id(node): node.over(None) for node in own}) if own else expression
+
+
 def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> Rule:
     """A constraint with its worst cases cut out.
 
@@ -143,6 +155,8 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
     """
     expression = _turned(expression, 1, lambda node: True)
     found = [node for node in walk([expression]) if isinstance(node, Worst)]
+    if any(node.kind is Kind.FRAGILITY for node in found):
+        raise ModelError(f"dro.fragility is a cost and no constraint: bound dro.expected instead of {constraint}.")
     if not _grows(expression, found):
         raise ModelError(
             f"The constraint {shorten(constraint)} is not convex <= concave with worst cases on the left: bound "
@@ -160,26 +174,56 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
     return Rule(constraint, kind, max(node.level for node in found), left, cp.vec(outcome, order="F"), parts)
 
 
-def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[Part, ...]]:
-    """A cost with a variable in place of every ``dro.expected``, and their worst cases.
+class Nominally(Wrap):
+    """The mean under the nominal distribution, in the text of a target."""
 
-    A single one beside which nothing is uncertain is the worst case of the whole.
+    def name(self) -> str:
+        """As it is meant."""
+        return f"E[{self.args[0]}]"
+
+
+def separated(cost: cp.Expression, y: Uncertain) -> tuple[cp.Expression, tuple[Part, ...], tuple[Rule, ...]]:
+    """A cost with a variable in place of every ``dro.expected`` and ``dro.fragility``, their worst cases, and targets.
+
+    A single expectation beside which nothing is uncertain is the worst case of the whole. A fragility is two things:
+    the price of distances, in the cost, and the target, which is met at that price: a rule.
     """
-    cost = _turned(cost, 1, lambda node: node.kind is Kind.EXPECTED)
-    found = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind is Kind.EXPECTED]
+    own = (Kind.EXPECTED, Kind.FRAGILITY)
+    cost = _turned(cost, 1, lambda node: node.kind in own)
+    everywhere = [node for node in walk([cost]) if isinstance(node, Worst)]
+    found = [node for node in everywhere if node.kind in own]
+    for node in everywhere:
+        if node.kind is Kind.CVAR and node.ambiguity is not None:
+            raise ModelError(
+                f"In a cost {shorten(node)} has the worst distribution of the whole: for a set of its own write "
+                "dro.expected(dro.cvar(...), ambiguity=...)."
+            )
     if not found:
-        return cost, ()
+        return cost, (), ()
     if not _grows(cost, found):
         raise ModelError(
             f"The cost {shorten(cost)} is not convex by CVXPY's rules with its worst cases added, or multiplied by "
             "what is not negative: declare known data with cp.Parameter(nonneg=True)."
         )
-    if len(found) == 1 and found[0].size == 1:
+    if len(found) == 1 and found[0].size == 1 and found[0].kind is Kind.EXPECTED and found[0].ambiguity is None:
         rest = replaced(cost, {id(found[0]): cp.Constant(np.zeros(found[0].shape))})
         if not any(isinstance(node, Worst | Uncertain) for node in walk([rest])):
-            return replaced(cost, {id(found[0]): found[0].args[0]}), ()
-    parts, stand_ins = _cut(found, y)
-    return replaced(cost, stand_ins), parts
+            return replaced(cost, {id(found[0]): found[0].args[0]}), (), ()
+    parts, stand_ins = _cut([node for node in found if node.kind is Kind.EXPECTED], y)
+    targets = []
+    for node in found:
+        if node.kind is Kind.FRAGILITY:
+            target, stand_ins[id(node)] = _target(node, y)
+            targets.append(target)
+    return replaced(cost, stand_ins), (*parts, *(target.parts[0] for target in targets)), tuple(targets)
+
+
+def _target(node: Worst, y: Uncertain) -> tuple[Rule, cp.Variable]:
+    """The target of a fragility, to be met at a price, and the price."""
+    excess, price = cp.Variable(name="excess"), cp.Variable(nonneg=True, name=node.kind.value)
+    part = Part(parse(node.afresh().args[0], y), False, excess, excess, node.ambiguity, price)
+    met = Nominally(node.args[0]) <= 0
+    return Rule(met, node.kind, 0.0, cp.vec(excess, order="F"), cp.vec(node.args[0], order="F"), (part,)), price
 
 
 def _grows(expression: cp.Expression, found: Sequence[Worst]) -> bool:
@@ -199,7 +243,7 @@ def _cut(found: Sequence[Worst], y: Uncertain) -> tuple[tuple[Part, ...], dict[i
         integrand = node.afresh().args[0]
         everywhere = node.kind is Kind.ALWAYS
         parts += [
-            Part(parse(one, y), everywhere, above, entry)
+            Part(parse(one, y), everywhere, above, entry, node.ambiguity)
             for one, entry in zip(_entries(integrand), _entries(above), strict=True)
         ]
         if everywhere and any(part.parsed.recourses for part in parts):
@@ -225,7 +269,7 @@ def _turned(node: cp.Expression, sign: int, wanted: Callable[[Worst], bool]) -> 
             raise ModelError(f"The worst case {shorten(node)} is of another one: take the inner one out of it.")
         if sign > 0 or node.kind is not Kind.EXPECTED:
             return node
-        return -Worst(-node.args[0], node.kind)
+        return -Worst(-node.args[0], node.kind, ambiguity=node.ambiguity)
     if not any(isinstance(inner, Worst) and wanted(inner) for inner in walk([node])):
         return node
     if not isinstance(node, AffAtom):

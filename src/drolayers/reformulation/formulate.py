@@ -16,7 +16,12 @@ from drolayers.support import Layout
 
 
 def formulate(
-    parsed: PiecewiseCost, ambiguity: AmbiguitySet, everywhere: bool = False, probe: bool = False, named: bool = False
+    parsed: PiecewiseCost,
+    ambiguity: AmbiguitySet,
+    everywhere: bool = False,
+    probe: bool = False,
+    named: bool = False,
+    apart: bool = False,
 ) -> WorstCase:
     """c₀(x) + sup E[…] and what comes with it.
 
@@ -26,6 +31,7 @@ def formulate(
         everywhere: whether the supremum is over the outcomes that the set allows, not over its distributions.
         probe: whether slopes and offsets can be perturbed.
         named: whether products with known data are variables, for sets that multiply rows by parameters once more.
+        apart: whether the price of the multipliers is no part of the value.
     """
     stack, ties = parsed.named() if named else (parsed.stack, [])
     reach = ambiguity.reach
@@ -43,8 +49,9 @@ def formulate(
         bound, more = supremum(never.rows, reach, never.terms)
         constraints += [*more, never.rows.offset + bound <= 0]
     dual = ambiguity.outcomes(rows) if everywhere else ambiguity.dual(rows, lifts, share=not probe)
-    worst = worst_case(dual, reach, probe)
-    return replace(worst, value=fixed + worst.value, constraints=[*constraints, *worst.constraints])
+    price = dual.price if apart else None
+    worst = worst_case(replace(dual, price=cp.Constant(0.0)) if apart else dual, reach, probe)
+    return replace(worst, value=fixed + worst.value, constraints=[*constraints, *worst.constraints], price=price)
 
 
 def _forbidden_rows(parsed: PiecewiseCost, stack: cp.Expression) -> Rows:

@@ -75,11 +75,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class WorstCase:
-    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints."""
+    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints; what multipliers cost, if apart."""
 
     value: cp.Expression
     constraints: Constraints
     probe: Probe | None
+    price: cp.Expression | None = None
 
 
 def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:

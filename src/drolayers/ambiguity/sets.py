@@ -1,0 +1,150 @@
+"""All sets of a problem, each with its part of θ: the cost's, and those that its other worst cases name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, final
+
+import cvxpy as cp
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.parameters import Typical
+from drolayers.ambiguity.theta import Theta
+from drolayers.ambiguity.wasserstein import Wasserstein
+from drolayers.amounts import Told
+from drolayers.errors import ModelError
+from drolayers.uncertainty import Uncertain
+
+T = TypeVar("T")
+
+
+@final
+class Sets(Theta):
+    """Several sets over one ``y`` as one θ: what is asked of a set is asked of each with its own part.
+
+    The first set's parameters keep their names, those of the others begin with the set's name (``set1.``, ``set2.``, …
+    unless :meth:`AmbiguitySet.named` gave one). One nominal distribution serves all.
+
+    Args:
+        members: the sets, that of the cost first.
+        distances: sets whose distance has a price somewhere, rather than a radius; that takes no part of θ.
+
+    Attributes:
+        atoms: number of atoms of the nominal distribution; zero where no set needs one.
+    """
+
+    def __init__(self, members: Sequence[AmbiguitySet], distances: Sequence[AmbiguitySet] = ()) -> None:
+        self.members = tuple(members)
+        self.y: Uncertain = self.members[0].y
+        for other in (*self.members, *distances):
+            if not isinstance(other, AmbiguitySet):
+                raise ModelError(f"ambiguity= must be a set such as dro.MomentSet, not {type(other).__name__}.")
+            if other.y is not self.y:
+                raise ModelError(
+                    f"{other} is a set over another uncertain vector than the cost's: make both from one dro.Uncertain."
+                )
+        for ball in distances:
+            if not isinstance(ball, Wasserstein):
+                raise ModelError(
+                    f"dro.fragility needs a dro.Wasserstein, as ambiguity= or as the problem's set, not {ball}: it says "
+                    "what a distance between distributions is."
+                )
+        self._metrics = {id(ball): (ball, ball.metric()) for ball in distances if isinstance(ball, Wasserstein)}
+        self.names = ("", *(other.name or f"set{k}" for k, other in enumerate(self.members[1:], 1)))
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise ModelError(f"Two sets of the problem are named {twice[0]!r}: give each a name of its own.")
+        counts = sorted({other.atoms for other in self._all if other.needs_nominal})
+        if len(counts) > 1:
+            raise ModelError(
+                f"The sets of the problem have {' and '.join(map(str, counts))} atoms: one nominal distribution serves "
+                "all, so give them one number."
+            )
+        self.atoms: int = counts[0] if counts else 0
+        self.parameters = {
+            name: shape
+            for other, prefix in zip(self.members, self._prefixes, strict=True)
+            for name, shape in _prefixed(prefix, other.parameters).items()
+        }
+        self.features: tuple[cp.Parameter, ...] = tuple(f for other in self._all for f in other.features)
+
+    def __repr__(self) -> str:
+        named = (f"{name}: {other}" if name else str(other) for name, other in zip(self.names, self.members, strict=True))
+        return ", ".join(named)
+
+    @property
+    def _all(self) -> tuple[AmbiguitySet, ...]:
+        return *self.members, *(twin for _, twin in self._metrics.values())
+
+    @property
+    def _prefixes(self) -> list[str]:
+        return [f"{name}." if name else "" for name in self.names]
+
+    @property
+    def needs_nominal(self) -> bool:
+        """Whether atoms and weights travel beside θ."""
+        return any(other.needs_nominal for other in self._all)
+
+    def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
+        """The nominal distributions of a batch, checked by a set that needs them."""
+        asked = next((other for other in self._all if other.needs_nominal), self.members[0])
+        return asked.around(nominal, theta)
+
+    def parts(self, theta: Float[Tensor, "batch theta"]) -> list[Float[Tensor, "batch part"]]:
+        """Every set's part of θ."""
+        return list(theta.split([other.size for other in self.members], 1))
+
+    def metric(self, ball: AmbiguitySet) -> Wasserstein:
+        """The set whose multiplier is the price of a distance."""
+        return self._metrics[id(ball)][1]
+
+    def feature_values(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
+    ) -> Float[Tensor, "batch feature"]:
+        """The features of all sets, one after another."""
+        parts = [*self.parts(theta), *[theta[:, :0]] * len(self._metrics)]
+        pairs = zip(self._all, parts, strict=True)
+        return torch.cat([other.feature_values(part, nominal) for other, part in pairs], 1)
+
+    def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
+        """Sensible values of all parameters for some outcomes, by name."""
+        pairs = zip(self.members, self._prefixes, strict=True)
+        return {n: value for other, prefix in pairs for n, value in _prefixed(prefix, other.typical(y)).items()}
+
+    def suspect(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Nominal | None,
+        known: Told | None,
+        unseen: Sequence[int] = (),
+    ) -> Bool[Tensor, "batch"]:
+        """Items with a set that may be empty although their program looks solvable.
+
+        Args:
+            theta: of all sets.
+            nominal: where a set needs it.
+            known: data in the support.
+            unseen: sets that the cost does not look at, so that it stays finite where they are empty.
+        """
+        found = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
+        for k, (other, part) in enumerate(zip(self.members, self.parts(theta), strict=True)):
+            found |= other.suspect(part, nominal, known).to(found.device)
+            if k in unseen:
+                found |= ~other.settled(part, nominal, known).to(found.device)
+        return found
+
+    def emptiness(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
+    ) -> Float[Tensor, "batch set"]:
+        """By how much, relatively, the bounds of every set must be relaxed for it to be non-empty."""
+        pairs = zip(self.members, self.parts(theta), strict=True)
+        return torch.stack([other.emptiness(part, nominal, known).cpu() for other, part in pairs], 1)
+
+
+def _prefixed(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
+    """The same by longer names."""
+    return {f"{prefix}{name}": value for name, value in values.items()}
