@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
     from drolayers.cost.recourse import recourse
-    from drolayers.cost.risk import always, chance, cvar, expected
+    from drolayers.cost.risk import always, chance, cvar, expected, fragility
     from drolayers.errors import (
         DifferentiationError,
         DROError,
@@ -70,6 +70,7 @@ _HOME = {
     "chance": "cost.risk",
     "cvar": "cost.risk",
     "expected": "cost.risk",
+    "fragility": "cost.risk",
     "recourse": "cost.recourse",
 }
 _MODULES = {
@@ -115,6 +116,7 @@ __all__ = [
     "chance",
     "cvar",
     "expected",
+    "fragility",
     "recourse",
 ]
 

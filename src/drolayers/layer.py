@@ -210,7 +210,7 @@ class DROLayer(nn.Module):
         """Decide for a batch of ambiguity sets.
 
         Args:
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known`` by name or parameter, ``(batch, *shape)`` or one for all; differentiable.
         """
@@ -221,7 +221,7 @@ class DROLayer(nn.Module):
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""
         solution = self.problem.solve(theta, nominal, engine=self.engine, known=known)
-        dtype = self.problem.ambiguity.flat(theta).dtype
+        dtype = self.problem.flat(theta).dtype
         return self._decision(
             solution.primal[:, None],
             solution.objective[:, None],

@@ -52,7 +52,7 @@ def worst_case(
     Args:
         problem: the decision problem.
         decision: what a layer returned, or tensors ``(batch, *shape)`` by CVXPY variable.
-        theta: ``(batch, ambiguity.size)``, or a dict by name.
+        theta: ``(batch, problem.size)``, or a dict by name.
         nominal: atoms and weights of the batch; a moment set does not need them, but they are then drawn as well.
         item: which item of the batch.
         axes: where to draw; one for a scatter plot or a single coordinate, else one a coordinate.
@@ -62,10 +62,10 @@ def worst_case(
     Returns:
         The axes, as they came or newly made.
     """
-    flat, found = problem.ambiguity.flat(theta).detach(), _best(decision)
+    flat, found = problem.flat(theta).detach(), _best(decision)
     item = _position(item, len(flat))
     one = {v: value.detach()[item : item + 1] for v, value in found.items()}
-    beside = None if nominal is None else problem.ambiguity.around(nominal, flat).at([item])
+    beside = None if nominal is None else problem.sets.around(nominal, flat).at([item])
     told = _told(problem, known, len(flat), item)
     worst = problem.worst_case_distribution(one, flat[item : item + 1], beside, told)
     if not bool(worst.probabilities.isfinite().all()):
@@ -142,8 +142,8 @@ def price_of_robustness(
 
     Args:
         problem: the decision problem.
-        theta: ``(batch, ambiguity.size)``, or a dict by name; the other parameters are taken from it.
-        parameter: a name in ``problem.ambiguity.parameters``, such as "0.sigma" or "radius".
+        theta: ``(batch, problem.size)``, or a dict by name; the other parameters are taken from it.
+        parameter: a name in ``problem.parameters``, such as "0.sigma" or "radius".
         values: numbers that all entries of the parameter take in turn.
         axes: where to draw.
         nominal: atoms and weights of the batch; needed by a Wasserstein ball.
@@ -151,23 +151,22 @@ def price_of_robustness(
         show: "value" or "decision".
         known: values of ``problem.known`` of the batch.
     """
-    ambiguity = problem.ambiguity
-    if parameter not in ambiguity.parameters:
-        raise ModelError(f"The set has no parameter {parameter!r}: choose one of {list(ambiguity.parameters)}.")
+    if parameter not in problem.parameters:
+        raise ModelError(f"There is no parameter {parameter!r}: choose one of {list(problem.parameters)}.")
     if show not in ("value", "decision"):
         raise ModelError(f"show must be 'value' or 'decision', not {show!r}.")
     steps = np.asarray(values, dtype=float)
     if steps.ndim != 1 or not steps.size:
         raise ShapeError(f"values must be a non-empty list of numbers, not of shape {steps.shape}.")
-    flat = ambiguity.flat(theta).detach()
+    flat = problem.flat(theta).detach()
     item, count = _position(item, len(flat)), steps.size
-    parts = {name: part.clone() for name, part in ambiguity.unpack(flat[item : item + 1].repeat(count, 1)).items()}
-    wanted = torch.as_tensor(steps).to(flat).reshape(count, *[1] * len(ambiguity.parameters[parameter]))
+    parts = {name: part.clone() for name, part in problem.unpack(flat[item : item + 1].repeat(count, 1)).items()}
+    wanted = torch.as_tensor(steps).to(flat).reshape(count, *[1] * len(problem.parameters[parameter]))
     parts[parameter] = wanted.expand_as(parts[parameter])
-    around = None if nominal is None else ambiguity.around(nominal, flat).at([item] * count)
+    around = None if nominal is None else problem.sets.around(nominal, flat).at([item] * count)
     told = _told(problem, known, len(flat), item)
     with torch.no_grad():
-        decision = DROLayer(problem).eval()(ambiguity.pack(parts), around, told)
+        decision = DROLayer(problem).eval()(problem.pack(parts), around, told)
     panel = _panels(axes, 1)[0]
     if show == "decision":
         _lines(panel, steps, decision.best)

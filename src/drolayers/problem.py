@@ -277,7 +277,11 @@ class DecisionProblem:
         item, k = divmod(int(excess.argmax()), excess.shape[1])
         name, found = self.sets.names[k], self.sets.members[k]
         rules = [r for r in self.rules if any(self._writer.set_of(part) is found for part in r.parts)]
-        whose = "the cost's set" if not k else f"{name}, the set of {shorten(rules[0].constraint) if rules else 'the cost'},"
+        whose = (
+            "the cost's set"
+            if not k
+            else f"{name}, the set of {shorten(rules[0].constraint) if rules else 'the cost'},"
+        )
         missed = float(excess[item, k])
         return f"In item {items[item]}, {whose} is empty: its bounds are missed by {missed:.3g} of themselves."
 

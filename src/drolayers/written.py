@@ -52,7 +52,8 @@ class Writer:
             worst = self._formulated(part, probe, named)
             mine = [p for p in self.inner if p not in others] if part is self.cost else []
             # The targets of the problem itself are among its rules.
-            inner = [*self._limited(mine, named), *(p.above <= 0 for p in mine if p.price is not None)]
+            met = [p.above <= 0 for p in mine if p.above is not None and p.price is not None]
+            inner = [*self._limited(mine, named), *met]
             limits = self._limited(others, named)
             more = [*worst.constraints, *inner, *limits]
             # What fixes a decision stands last: solvers know balls of radius 1e-12 better in this order.

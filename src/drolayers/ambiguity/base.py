@@ -23,7 +23,6 @@ from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
-from drolayers.uncertainty import Uncertain
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ class Sets(Theta):
         for ball in distances:
             if not isinstance(ball, Wasserstein):
                 raise ModelError(
-                    f"dro.fragility needs a dro.Wasserstein, as ambiguity= or as the problem's set, not {ball}: it says "
-                    "what a distance between distributions is."
+                    f"dro.fragility needs a dro.Wasserstein, as ambiguity= or as the problem's set, not {ball}: that "
+                    "says what a distance between distributions is."
                 )
         self._metrics = {id(ball): (ball, ball.metric()) for ball in distances if isinstance(ball, Wasserstein)}
         self.names = ("", *(other.name or f"set{k}" for k, other in enumerate(self.members[1:], 1)))
@@ -73,7 +73,9 @@ class Sets(Theta):
         self.features: tuple[cp.Parameter, ...] = tuple(f for other in self._all for f in other.features)
 
     def __repr__(self) -> str:
-        named = (f"{name}: {other}" if name else str(other) for name, other in zip(self.names, self.members, strict=True))
+        named = (
+            f"{name}: {other}" if name else str(other) for name, other in zip(self.names, self.members, strict=True)
+        )
         return ", ".join(named)
 
     @property

@@ -63,15 +63,20 @@ class Wasserstein(AmbiguitySet):
         # Products of parameters must be parameters of their own for the program to be affine in them.
         self.weighted_centres = cp.Parameter(shape, name="weighted atoms")
         self.weighted_radius = cp.Parameter(atoms, nonneg=True, name="weighted radius")
+        self.price = self.radius
         self.features = (self.radius, self.weights, self.centres, self.weighted_centres, self.weighted_radius)
 
     def __repr__(self) -> str:
         return f"Wasserstein(atoms={self.atoms}, norm={self.norm:g}, order={self.order})"
 
     def metric(self) -> Wasserstein:
-        """The same with a radius of one that is no parameter: its multiplier is the price of a distance (its p-th power)."""
+        """The same without a radius: instead of its price stands the multiplier of distance^order itself.
+
+        In place of the radius stands a size of the data, in which the multiplier is of a size that solvers like.
+        """
         twin = Wasserstein(self.y, self.atoms, self.norm, self.order)
-        twin.parameters = {}
+        twin.parameters, twin.price = {}, cp.Parameter(1, nonneg=True, name="price")
+        twin.features = (*twin.features, twin.price)
         return twin
 
     @property
@@ -88,7 +93,7 @@ class Wasserstein(AmbiguitySet):
         expanded, base = scenarios(rows, self.weights), rows.layout
         layout, entry_scenario = expanded.layout, np.repeat(np.arange(self.atoms), base.row.size)
         beta = cp.Variable(1, nonneg=True, name="beta")
-        price = self.radius[0] * beta[0]
+        price = self.price[0] * beta[0]
         term: Term
         if share and isinstance(self.y.support, Reals):
             term = _SharedTerm(self, rows, beta)
@@ -112,9 +117,10 @@ class Wasserstein(AmbiguitySet):
         """Radius, weights relative to their mean, atoms and their products."""
         assert nominal is not None
         atoms, weights = nominal.atoms, self.atoms * nominal.weights
-        radius = theta.double().clamp(min=FLOOR) if self.parameters else weights.new_ones(len(theta), 1)
+        radius = theta.double().clamp(min=FLOOR) if self.parameters else _size(atoms.detach())
         weighted = weights[..., None] * atoms
-        return torch.cat([radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius], 1)
+        found = [radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius]
+        return torch.cat(found if self.parameters else [*found, radius ** (1 - self.order)], 1)
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """A tenth of the mean distance from the mean as radius."""
@@ -170,6 +176,13 @@ class Wasserstein(AmbiguitySet):
         if self.order == 2:
             escaped = torch.where(escaped > 0, torch.full_like(escaped, torch.inf), escaped)
         return (used + escaped.sum(1))[:, None], theta.double() ** self.order
+
+
+def _size(atoms: Float[Tensor, "batch atom dim"]) -> Float[Tensor, "batch 1"]:
+    """How far atoms are apart; their size where they are one, and one where that vanishes too."""
+    apart = (atoms - atoms.mean(1, keepdim=True)).abs().amax((1, 2))
+    size = torch.where(apart > 0, apart, atoms.abs().amax((1, 2)))
+    return torch.where(size > 0, size, torch.ones_like(size))[:, None]
 
 
 @final

@@ -160,7 +160,9 @@ def fragility(expression: cp.Expression, target: float | cp.Expression, *, ambig
     Reference:
         Long, Sim and Zhou, Robust satisficing, Operations Research 71 (2023).
     """
-    excess = cp.Expression.cast_to_const(expression) - cp.Expression.cast_to_const(target)
+    less = -cp.Expression.cast_to_const(target)
+    number = not less.variables() and not less.parameters()
+    excess = cp.Expression.cast_to_const(expression) + (cp.Constant(less.value) if number else less)
     if not excess.is_scalar():
         raise ModelError(f"fragility needs a scalar expression and target, not one of shape {excess.shape}.")
     cvars = [node for node in walk([excess]) if isinstance(node, Worst)]

@@ -138,7 +138,7 @@ def has_worst_case(constraint: cp.Constraint) -> bool:
 
 def over_one_set(expression: Any) -> Any:
     """An expression or a constraint whose worst cases are all over the set of the problem."""
-    own = [node for node in walk(expression.args) if isinstance(node, Worst) and node.ambiguity is not None]
+    own = [node for node in walk([expression]) if isinstance(node, Worst) and node.ambiguity is not None]
     return replaced(expression, {id(node): node.over(None) for node in own}) if own else expression
 
 

@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
@@ -27,7 +26,7 @@ from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
-from drolayers.learning.pretraining import PredictionLoss
+from drolayers.learning.pretraining import PredictionLosses
 from drolayers.learning.settings import (
     Network,
     Settings,
@@ -55,7 +54,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     Args:
         problem: the decision problem.
-        model: any module from ``(batch, dz)`` to ``(batch, ambiguity.size)``, or the widths of the default one as a
+        model: any module from ``(batch, dz)`` to ``(batch, problem.size)``, or the widths of the default one as a
             :class:`Network`.
         nominal: Q_z; the 20 nearest neighbours unless given.
         projection: onto sets that contain Q_z: a :class:`drolayers.Projection`, the method of a default one, or None to
@@ -136,7 +135,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None) -> None:
         """Both trainings."""
-        ambiguity = self.problem.ambiguity
         everything = examples(self.problem, Z, Y, known)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self.n_features_in_ = training.Z.shape[1]
@@ -144,7 +142,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if validation is not None:
             self._same_columns(validation[0], "validation Z", self.feature_names_in_)
             self._same_columns(validation[1], "validation Y", self.outcome_names_in_)
-        self._typical = torch.cat([value.scale.reshape(-1) for value in ambiguity.typical(training.Y).values()])
+        self._typical = torch.cat([value.scale.reshape(-1) for value in self.problem.sets.typical(training.Y).values()])
         # Distances in typical units: a bound on squares and a mean have no unit in common.
         self.pipeline_ = self._build(self.n_features_in_, (self._typical**-2.0).tolist())
         self._begin(training, held_out)
@@ -182,13 +180,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
-        if not self.problem.ambiguity.size:
+        if not self.problem.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
             raise ModelError("The layer is of another problem: make it from the one that the learner is given.")
-        if isinstance(self.projection, Projection) and self.projection.ambiguity is not self.problem.ambiguity:
-            raise ModelError("The projection is of another set: make it from problem.ambiguity.")
-        if self.training is not None and self.training.anchor and self.problem.ambiguity.needs_nominal:
+        sets = self.problem.sets
+        mine, name = (self.problem.ambiguity, "ambiguity") if len(sets.members) == 1 else (sets, "sets")
+        if isinstance(self.projection, Projection) and self.projection.ambiguity is not mine:
+            raise ModelError(f"The projection is of another set: make it from problem.{name}.")
+        if self.training is not None and self.training.anchor and all(one.needs_nominal for one in sets.members):
             raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
 
     def _build(self, inputs: int, weights: list[float] | None, nominal: NominalDistribution | None = None) -> Pipeline:
@@ -196,27 +196,27 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
         The weights are those of a default projection.
         """
-        ambiguity = self.problem.ambiguity
+        sets = self.problem.sets
         if isinstance(self.model, nn.Module):
             model = deepcopy(self.model)
         else:
             recipe = self.model or Network()
             generator = torch.Generator().manual_seed(self.seed)
-            model = SetModel(ambiguity, inputs, recipe.hidden, generator, recipe.degree)
+            model = SetModel(sets, inputs, recipe.hidden, generator, recipe.degree)
         if nominal is None:
-            nominal = KNN(k=getattr(ambiguity, "atoms", 20)) if self.nominal is None else deepcopy(self.nominal)
+            nominal = KNN(k=sets.atoms or 20) if self.nominal is None else deepcopy(self.nominal)
         projection = self.projection
         if isinstance(projection, str):
             method: Any = "direct" if projection == "auto" else projection
-            projection = Projection(ambiguity, weights, MARGIN, method)
+            projection = Projection(sets, weights, MARGIN, method)
         layer = DROLayer(self.problem, seed=self.seed) if self.layer is None else self.layer.twin()
         return Pipeline(model.double(), nominal, projection, layer)
 
     def _begin(self, training: Examples, held_out: Examples | None) -> None:
         """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
-        pipeline, size = self.pipeline_, self.problem.ambiguity.size
+        pipeline, size = self.pipeline_, self.problem.size
         if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            pipeline.model.take_units(self.problem.ambiguity, training.Z, training.Y)
+            pipeline.model.take_units(self.problem.sets, training.Z, training.Y)
         with torch.no_grad(), evaluating(pipeline):
             theta = pipeline.model(training.Z[:1])
         if tuple(theta.shape) != (1, size):
@@ -231,18 +231,16 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def _pretrain(self, training: Examples, held_out: Examples | None) -> None:
         """The first training, for sets that it means something to."""
-        ambiguity, stage = self.problem.ambiguity, self.pretraining
-        if not isinstance(ambiguity, MomentSet):
-            if self.training is None:
-                warnings.warn(
-                    "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
-                    "a typical value. Give training=dro.Stage() to learn it.",
-                    stacklevel=3,
-                )
-            return
+        sets, stage = self.problem.sets, self.pretraining
+        if self.training is None and any(one.needs_nominal and one.size for one in sets.members):
+            warnings.warn(
+                "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
+                "a typical value. Give training=dro.Stage() to learn it.",
+                stacklevel=3,
+            )
         if stage is None or not stage.epochs:
             return
-        loss = PredictionLoss(ambiguity, training.Y)
+        loss = PredictionLosses(sets, training.Y)
         if not loss.fits:
             return
         outcomes = stage.locations == "outcomes"
@@ -263,8 +261,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
-        ambiguity = self.problem.ambiguity
-        loss = PredictionLoss(ambiguity, training.Y) if stage.anchor and isinstance(ambiguity, MomentSet) else None
+        loss = (PredictionLosses(self.problem.sets, training.Y) or None) if stage.anchor else None
         unit = pipeline.cost_unit(z, y, rows, known)
         rate = rate_schedule(stage)
         if smoothed:
@@ -316,7 +313,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 pipeline.theta(z, pipeline.around(z), told if needed else None)
                 for z, told in zip(contexts.split(512), table.split(512), strict=True)
             ]
-        values = self.problem.ambiguity.unpack(torch.cat(parts))
+        values = self.problem.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
 
     def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
@@ -381,7 +378,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "inputs": self.n_features_in_,
             "columns": self.feature_names_in_,
             "outcomes": self.outcome_names_in_,
-            "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
+            "parameters": {name: list(shape) for name, shape in self.problem.parameters.items()},
             "known": {name: list(shape) for name, shape in self.problem.known.items()},
             **self._described(pipeline),
             "note": note,
@@ -400,7 +397,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 own making.
         """
         header, tensors = storage.read(path)
-        expected = {name: list(shape) for name, shape in problem.ambiguity.parameters.items()}
+        expected = {name: list(shape) for name, shape in problem.parameters.items()}
         if header["parameters"] != expected:
             raise ModelError(f"{path} was saved for a set with parameters {header['parameters']}, not {expected}.")
         known = {name: list(shape) for name, shape in problem.known.items()}

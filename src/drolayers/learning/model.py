@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.parameters import deviation
+from drolayers.ambiguity.sets import Sets
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 
@@ -23,7 +24,7 @@ class SetModel(nn.Module):
     model. As in the paper, parameters do not share layers, so that fitting one does not move another.
 
     Args:
-        ambiguity: the set.
+        ambiguity: the set, or all sets of a problem.
         inputs: number of covariates.
         hidden: widths of the hidden layers.
         generator: for the initial weights.
@@ -38,7 +39,7 @@ class SetModel(nn.Module):
 
     def __init__(
         self,
-        ambiguity: AmbiguitySet,
+        ambiguity: AmbiguitySet | Sets,
         inputs: int,
         hidden: Sequence[int] = (64, 64),
         generator: torch.Generator | None = None,
@@ -59,7 +60,7 @@ class SetModel(nn.Module):
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
 
-    def take_units(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
+    def take_units(self, ambiguity: AmbiguitySet | Sets, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
         shift, scale = units(polynomials(Z, self.degree))
         self.input_shift.copy_(shift)

@@ -29,6 +29,7 @@ from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.parameters import Learn
+from drolayers.ambiguity.sets import Sets
 
 
 def _learns_matrix(moment: Moment) -> bool:
@@ -120,3 +121,39 @@ class PredictionLoss:
             return theta
         parts = {n: v.detach() if n in names else v for n, v in self.ambiguity.unpack(theta).items()}
         return self.ambiguity.pack(parts)
+
+
+class PredictionLosses:
+    """The losses of all moment sets of a problem, each on its part of θ, added up.
+
+    Args:
+        sets: of the problem.
+        Y: training outcomes, for typical values.
+    """
+
+    def __init__(self, sets: Sets, Y: Float[Tensor, "n dim"]) -> None:
+        self.sets = sets
+        self._losses = {k: PredictionLoss(one, Y) for k, one in enumerate(sets.members) if isinstance(one, MomentSet)}
+        losses = self._losses.values()
+        self.locates, self.fits = any(loss.locates for loss in losses), any(loss.fits for loss in losses)
+        self.scale = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
+
+    def __bool__(self) -> bool:
+        return bool(self._losses)
+
+    def __call__(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Pair,
+        phase: Literal["location", "bound"],
+        outcomes: Float[Tensor, "batch dim"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
+        parts = self.sets.parts(theta)
+        found = [loss(parts[k], nominal, phase, outcomes) for k, loss in self._losses.items() if loss.fits]
+        return torch.stack(found).sum()
+
+    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+        """The first terms at single outcomes."""
+        parts = self.sets.parts(theta)
+        return torch.stack([loss.at_outcomes(parts[k], outcomes) for k, loss in self._losses.items()]).sum()

@@ -16,6 +16,7 @@ from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.reweighted import Divergence
+from drolayers.ambiguity.sets import Sets
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
 from drolayers.conic import Engine, make_engine
@@ -51,7 +52,7 @@ class Projection(nn.Module):
     and known data where those need them.
 
     Args:
-        ambiguity: the set.
+        ambiguity: the set; or ``problem.sets``, all sets of a problem, each of which is projected by itself.
         weights: w by parameter name (a number, or an array of the parameter's shape; one where not named), or one flat
             vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``.
         margin: room to the boundary, relative to what the nominal distribution needs; not used for bounds that may be
@@ -71,7 +72,7 @@ class Projection(nn.Module):
 
     def __init__(
         self,
-        ambiguity: AmbiguitySet,
+        ambiguity: AmbiguitySet | Sets,
         weights: Mapping[str, ArrayLike] | ArrayLike | None = None,
         margin: float = 0.0,
         method: Method = "auto",
@@ -80,7 +81,9 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence):
+        if isinstance(ambiguity, Sets) and len(ambiguity.members) == 1:
+            ambiguity = ambiguity.members[0]
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Sets):
             who = type(ambiguity).__name__
             raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
@@ -94,6 +97,10 @@ class Projection(nn.Module):
         self.last: Report | None = None
         self._warned = False
         self.rules: tuple[Rule, ...] = ()
+        self.each: tuple[Projection | None, ...] = ()
+        if isinstance(ambiguity, Sets):
+            self.each = _each(ambiguity, self.weights, self.margin, method, engine, self.absolute)
+            self.rules = tuple(rule for one in self.each if one is not None for rule in one.rules)
         if isinstance(ambiguity, MomentSet):
             self._names = _public_names(ambiguity)
             # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
@@ -177,6 +184,8 @@ class Projection(nn.Module):
 
     def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None) -> tuple[Tensor, Report]:
         """The projection and its report."""
+        if isinstance(self.ambiguity, Sets):
+            return self._project_each(self.ambiguity, flat, nominal, known)
         around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
@@ -202,6 +211,17 @@ class Projection(nn.Module):
         self._look_outside(around, told, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
 
+    def _project_each(
+        self, sets: Sets, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None
+    ) -> tuple[Tensor, Report]:
+        """Every set by itself; the worst status of an item stands."""
+        report, parts = Report.fresh(len(flat), flat.device), sets.parts(flat)
+        for k, one in enumerate(self.each):
+            if one is not None:
+                parts[k], mine = one._project(parts[k], nominal, known)
+                report.join(mine)
+        return torch.cat(parts, 1), report
+
     def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
         if isinstance(self.ambiguity.y.support, Reals):
@@ -226,7 +246,20 @@ def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:
     ]
 
 
-def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLike | None) -> dict[str, np.ndarray]:
+def _each(
+    sets: Sets, weights: dict[str, np.ndarray], margin: float, method: Method, engine: str | Engine, absolute: float
+) -> tuple[Projection | None, ...]:
+    """One projection for every set that has something to learn."""
+    left, found = iter(weights.values()), []
+    for one in sets.members:
+        own = {name: next(left) for name in one.parameters}
+        found.append(Projection(one, own, margin, method, engine, absolute=absolute) if own else None)
+    return tuple(found)
+
+
+def _weights(
+    ambiguity: AmbiguitySet | Sets, weights: Mapping[str, ArrayLike] | ArrayLike | None
+) -> dict[str, np.ndarray]:
     """The weight of every parameter, by public name."""
     shapes = ambiguity.parameters
     if weights is not None and not isinstance(weights, Mapping):

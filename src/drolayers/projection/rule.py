@@ -103,6 +103,11 @@ class Report(Statuses):
             self.status = torch.where(where, self.status.clamp(min=int(status)), self.status)
             self._remarks.append((where, sentence))
 
+    def join(self, other: Report) -> None:
+        """Record what happened to the same items elsewhere."""
+        self.status = torch.maximum(self.status, other.status)
+        self._remarks.extend(other._remarks)
+
     @property
     def sentences(self) -> dict[int, str]:
         """What is wrong with an item, and what to do; only items about which there is something to say."""

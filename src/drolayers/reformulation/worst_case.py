@@ -75,7 +75,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class WorstCase:
-    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints; what multipliers cost, if apart."""
+    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints.
+
+    What the multipliers cost is a part of it, unless it stands apart as their price.
+    """
 
     value: cp.Expression
     constraints: Constraints
