@@ -99,7 +99,7 @@ class DecisionProblem:
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
             [*(p for parsed in costs for p in parsed.known), *told, *ambiguity.y.support.parameters],
-            [(parsed.known, parsed.products) for parsed in costs],
+            list({id(parsed.products): (parsed.known, parsed.products) for parsed in costs}.values()),
         )
         found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}
         found |= {v.id: v for r in self.rules for v in r.outcome.variables()}

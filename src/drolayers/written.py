@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import cvxpy as cp
 
@@ -49,7 +50,7 @@ class Writer:
         """
 
         def problem(named: bool) -> tuple[cp.Problem, Probe | None, list[cp.Constraint]]:
-            worst = self._formulated(part, probe, named)
+            worst = self._formulated([part], probe, named)
             mine = [p for p in self.inner if p not in others] if part is self.cost else []
             # The targets of the problem itself are among its rules.
             met = [p.above <= 0 for p in mine if p.above is not None and p.price is not None]
@@ -72,12 +73,22 @@ class Writer:
     def _limited(self, parts: Sequence[Part], named: bool) -> list[cp.Constraint]:
         """The variables above some worst cases are there."""
         limits: list[cp.Constraint] = []
-        for part in parts:
-            worst = self._formulated(part, False, named)
-            limits += [*worst.constraints, part.above >= worst.value]
-            limits += [] if part.price is None else [part.price >= worst.price]
+        for _, some in groupby(parts, key=lambda part: id(part.stands_for)):
+            mine = list(some)
+            for bundle in [mine] if self._alike(mine) else [[part] for part in mine]:
+                part, above = bundle[0], bundle[0].above if len(bundle) == 1 else cp.vec(mine[0].stands_for, order="F")
+                worst = self._formulated(bundle, False, named)
+                limits += [*worst.constraints, above >= worst.value]
+                limits += [] if part.price is None else [part.price >= worst.price]
         return limits
 
-    def _formulated(self, part: Part, probe: bool, named: bool) -> WorstCase:
-        """A worst case over its set."""
-        return formulate(part.parsed, self.set_of(part), part.everywhere, probe, named, part.price is not None)
+    def _alike(self, parts: Sequence[Part]) -> bool:
+        """Whether the entries of one worst case can be written together: over one stack, for a set that bundles."""
+        first = parts[0].parsed
+        shared = all(part.parsed.variables is first.variables and not part.parsed.recourses for part in parts)
+        return len(parts) > 1 and shared and self.set_of(parts[0]).bundles
+
+    def _formulated(self, parts: Sequence[Part], probe: bool, named: bool) -> WorstCase:
+        """A worst case over its set, or the entries of one."""
+        part, costs = parts[0], [part.parsed for part in parts]
+        return formulate(costs, self.set_of(part), part.everywhere, probe, named, part.price is not None)

@@ -107,7 +107,10 @@ def test_projection_is_set_by_set() -> None:
     far = theta[None] + torch.tensor([3.0, 3, -5, -5, 3, 3, -5, 3, 3, -5]).double()
     found = projection(far, around(1))
     members = problem.sets.members
-    parts = [dro.Projection(one, margin=0.1)(part, around(1)) for one, part in zip(members, problem.sets.parts(far))]
+    parts = [
+        dro.Projection(one, margin=0.1)(part, around(1))
+        for one, part in zip(members, problem.sets.parts(far), strict=True)
+    ]
     torch.testing.assert_close(found, torch.cat(parts, 1))
     assert bool((problem.sets.emptiness(found, around(1)) <= 0).all())
     with pytest.raises(dro.ModelError, match="weights names"):

@@ -35,6 +35,7 @@ class Rows:
         layout: which row and coordinate an entry of the slope belongs to.
         block: which block a row belongs to, numbered from 0.
         sign: the known signs of the slope, zero where unknown.
+        owner: where rows are of several worst cases at once, whose they are, numbered from 0.
     """
 
     slope: cp.Expression
@@ -42,6 +43,12 @@ class Rows:
     layout: Layout
     block: Labels
     sign: Sign = None
+    owner: Labels | None = None
+
+    @property
+    def owners(self) -> int:
+        """Number of worst cases."""
+        return 1 if self.owner is None else int(self.owner.max()) + 1
 
     @property
     def lone(self) -> NDArray[np.bool_]:
@@ -67,6 +74,8 @@ class Mass:
 class SetDual:
     """The dual of a set over some rows: ``min price + unit · Σ_blocks max_rows sup {slope - terms}``.
 
+    Of several worst cases at once there are as many prices and sums.
+
     Where probabilities of scenarios may change, ``combined`` takes the sums of every scenario and returns what is to be
     summed instead of them, with its constraints.
     """
@@ -87,7 +96,8 @@ def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
     layout = Layout(np.tile(base.row, count) + entry * base.rows, np.tile(base.coordinate, count), base.rows * count)
     blocks = int(rows.block.max(initial=-1)) + 1
     block = np.tile(rows.block, count) + row * blocks
-    return Rows(kron(weights, rows.slope), kron(weights, rows.offset), layout, block)
+    owner = None if rows.owner is None else np.tile(rows.owner, count)
+    return Rows(kron(weights, rows.slope), kron(weights, rows.offset), layout, block, owner=owner)
 
 
 def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp.Expression:
@@ -118,6 +128,11 @@ class AmbiguitySet(Theta, ABC):
     @property
     def pinned(self) -> bool:
         """Whether mass is where the nominal atoms are, and nowhere else."""
+        return False
+
+    @property
+    def bundles(self) -> bool:
+        """Whether ``dual`` and ``outcomes`` take the rows of several worst cases at once, by their owners."""
         return False
 
     @property

@@ -119,6 +119,11 @@ class MomentSet(AmbiguitySet):
             return False
         return len(self.moments) == moment.bounds == 1 and isinstance(self.y.support, Reals)
 
+    @property
+    def bundles(self) -> bool:
+        """Yes."""
+        return True
+
     def links(self) -> list[Labels]:
         """Those of the moments."""
         return [link for moment in self.moments for link in moment.links(self.y.dim)]
@@ -131,13 +136,15 @@ class MomentSet(AmbiguitySet):
         for i, group in enumerate(self._groups):
             moment = group.moment
             multiplier: Multiplier | None = None
-            if lifts is not None or not (moment.eliminable and rows.layout.rows == 1):
-                beta: cp.Expression = cp.Variable(moment.bounds, nonneg=True, name="beta")
+            if lifts is not None or not (moment.eliminable and rows.layout.rows == rows.owners):
+                several = () if rows.owner is None else (rows.owners,)
+                beta: cp.Expression = cp.Variable((*several, moment.bounds), nonneg=True, name="beta")
                 if lifts is None and moment.sides == 2 and moment.sigma is not None and not moment.sigma.any():
                     # The two sides of an equation have one multiplier, of either sign.
-                    beta = cp.hstack([cp.Variable(moment.size, name="beta"), np.zeros(moment.size)])
-                price = price + group.price @ beta
-                multiplier = _broadcast(beta)
+                    shape = (*several, moment.size)
+                    beta = cp.hstack([cp.Variable(shape, name="beta"), np.zeros(shape)])
+                price = price + beta @ group.price
+                multiplier = _broadcast(beta) if rows.owner is None else _owned(beta, rows.owner)
             if lifts is not None:
                 multiplier, nonnegative = _lowered(beta, lifts[i], moment.components(self.y.dim))
                 constraints.append(nonnegative)
@@ -361,6 +368,16 @@ def _broadcast(beta: cp.Expression) -> Multiplier:
 
     def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
         return beta[bound] if beta.size > 1 else cp.promote(beta[0], (row.size,))
+
+    return multiplier
+
+
+def _owned(beta: cp.Expression, owner: Labels) -> Multiplier:
+    """Multipliers ``(owner, bound)`` that the rows of one owner share."""
+    bounds = beta.shape[1]
+
+    def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        return cp.vec(beta, order="C")[owner[row] * bounds + (bound if bounds > 1 else 0)]
 
     return multiplier
 

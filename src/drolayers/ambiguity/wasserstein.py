@@ -84,6 +84,11 @@ class Wasserstein(AmbiguitySet):
         """Yes."""
         return True
 
+    @property
+    def bundles(self) -> bool:
+        """Yes, where any outcome is allowed that the support allows."""
+        return self.order in (1, 2)
+
     def links(self) -> list[Labels]:
         """None for (order 1, norm 1) and (order 2, norm 2), whose penalties are additive."""
         return [] if self.outer.additive else [np.arange(self.y.dim)]
@@ -92,8 +97,8 @@ class Wasserstein(AmbiguitySet):
         """Every row once for every atom, and one multiplier for the distance."""
         expanded, base = scenarios(rows, self.weights), rows.layout
         layout, entry_scenario = expanded.layout, np.repeat(np.arange(self.atoms), base.row.size)
-        beta = cp.Variable(1, nonneg=True, name="beta")
-        price = self.price[0] * beta[0]
+        beta = cp.Variable(rows.owners, nonneg=True, name="beta")
+        price = self.price[0] * (beta[0] if rows.owner is None else beta)
         term: Term
         if share and isinstance(self.y.support, Reals):
             term = _SharedTerm(self, rows, beta)
@@ -106,7 +111,7 @@ class Wasserstein(AmbiguitySet):
                 Parts(parts, np.zeros_like(parts), np.zeros_like(parts)),
                 cp.vec(self.centres, order="C")[entry_scenario * self.y.dim + layout.coordinate],
                 None,
-                kron(self.weights, cp.promote(beta[0], (base.rows,))),
+                kron(self.weights, _of_rows(beta, rows)),
                 cp.promote(self.radius[0], (layout.rows,)) if self.order == 2 else None,
             )
         return SetDual(expanded, price, [term], [], 1.0 / self.atoms)
@@ -178,6 +183,11 @@ class Wasserstein(AmbiguitySet):
         return (used + escaped.sum(1))[:, None], theta.double() ** self.order
 
 
+def _of_rows(beta: cp.Variable, rows: Rows) -> cp.Expression:
+    """The multiplier of every row."""
+    return cp.promote(beta[0], (rows.layout.rows,)) if rows.owner is None else beta[rows.owner]
+
+
 def _size(atoms: Float[Tensor, "batch atom dim"]) -> Float[Tensor, "batch 1"]:
     """How far atoms are apart; their size where they are one, and one where that vanishes too."""
     apart = (atoms - atoms.mean(1, keepdim=True)).abs().amax((1, 2))
@@ -205,7 +215,7 @@ class _SharedTerm(Term):
     def contribute(self, layout: Layout, remainder: cp.Expression | None, sign: Sign = None) -> Contribution:
         """Σ_i (ω y)_ni a_ri, and ω_n ε t_r for order 2, each N times."""
         base, ball = self.rows.layout, self.ball
-        multiplier = cp.promote(self.beta[0], (base.rows,))
+        multiplier = _of_rows(self.beta, self.rows)
         t, constraints = ball.outer.conjugate(self.rows.slope, base.row, multiplier)
         value = at_atoms(self.rows.slope, layout, ball.weighted_centres)
         if t is not None:

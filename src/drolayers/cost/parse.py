@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -16,7 +16,7 @@ from drolayers.cost.products import Products, affine_rows, intervals, system
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
-__all__ = ["AffineRows", "PiecewiseCost", "RuleRecourse", "parse"]
+__all__ = ["AffineRows", "PiecewiseCost", "RuleRecourse", "parse", "parse_entries"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class PiecewiseCost:
     Attributes:
         y: the uncertain vector.
         known: the parameters of the cost that are known data.
-        deterministic: ``c0(x)``, convex and free of ``y``.
+        certain: what of ``c0(x)``, convex and free of ``y``, is not affine.
+        constant: the rest of it, one row without a slope.
         variables: the decision variables, then the auxiliary ones; stacked in Fortran order they are the columns of
             all rows below, followed by the products.
         products: of known data with variables.
@@ -53,7 +54,8 @@ class PiecewiseCost:
 
     y: Uncertain
     known: tuple[cp.Parameter, ...]
-    deterministic: cp.Expression
+    certain: tuple[cp.Expression, ...]
+    constant: AffineRows
     variables: tuple[cp.Variable, ...]
     products: Products
     auxiliary: tuple[cp.Variable, ...]
@@ -62,6 +64,11 @@ class PiecewiseCost:
     term: np.ndarray
     forbidden: AffineRows
     recourses: tuple[RuleRecourse, ...]
+
+    @property
+    def deterministic(self) -> cp.Expression:
+        """``c0(x)``."""
+        return sum(self.certain, start=cp.sum(self.constant.offset(self.stack)))
 
     @property
     def conservative(self) -> bool:
@@ -107,8 +114,24 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     Raises:
         ModelError: the cost is not convex in the decision, not piecewise affine in ``y``, or has too many pieces.
     """
+    if isinstance(cost, cp.Expression) and (not cost.is_scalar() or cost.is_complex()):
+        kind = "complex" if cost.is_complex() else f"of shape {cost.shape}"
+        raise ModelError(f"The cost {shorten(cost)} is {kind}, but must be a real scalar: sum its entries with cp.sum.")
+    return parse_entries(cost, y)[0]
+
+
+def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
+    """The same for every entry of an expression, column by column.
+
+    All are over one stack, with the same products, unless a second stage or a convex function of the decision stands in
+    them: then each is taken apart by itself.
+    """
     _check(cost, y)
     lowered = lower(cost, y)
+    size = cost.size
+    if size > 1 and (lowered.epigraphs or lowered.rules):
+        flat = cp.vec(cost, order="F")
+        return [parse(flat[k], y) for k in range(size)]
     decisions = cost.variables()
     epigraphs = [epigraph.variable for epigraph in lowered.epigraphs]
     maxima = [maximum.variable for maximum in lowered.maxima]
@@ -131,66 +154,78 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     )
     _check_products(entries, lowered, width, y)
     ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
-    owner, describe = _owners(lowered, int(ends[-1]))
+    owner, describe = _owners(lowered, int(ends[-1]), size)
     ranges = intervals(known)
     entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
     if maxima_of.weight[ends[1] : ends[3]].nnz:
         raise ModelError("The right-hand side of a recourse must be affine in y: take maxima of y out of it.")
-    count = len(maxima_of.owner)
-    entries, marker_weight = _markers(entries, inner, outer, count, lowered)
-    table, products = affine_rows(entries, count, y.dim, width, monomials, ranges)
+    entries, marker_weight = _markers(entries, inner, outer, len(maxima_of.owner), lowered)
+    table, products = affine_rows(entries, len(maxima_of.owner), y.dim, width, monomials, ranges)
 
-    # The cost itself is row 0: an affine remainder, and one term for each scalar maximum in it.
-    chosen, left = maxima_of.flatten(0)
-    remainder = table.combine(chosen)
-    heads = np.flatnonzero(left)
+    # The entries are the first rows: an affine remainder each, and one term for each scalar maximum in it.
+    flat = [maxima_of.flatten(k) for k in range(size)]
+    chosen = sp.csr_array(sp.vstack([one for one, _ in flat], format="csr"))
+    remainders = table.combine(chosen)
+    entry, heads = np.nonzero(np.stack([left for _, left in flat]))
+    weights = np.stack([left for _, left in flat])[entry, heads]
     maxima_of.check_size(heads)
     count = len(heads)
     selection, term = maxima_of.expand(
         sp.csr_array((count, len(table))),
-        sp.csr_array((left[heads], (np.arange(count), heads)), shape=(count, maxima_of.size)),
+        sp.csr_array((weights, (np.arange(count), heads)), shape=(count, maxima_of.size)),
     )
     pieces = table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
-    recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight)
+    recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray()[0], selection @ marker_weight)
 
     forbidden = table.take(np.arange(ends[1], ends[2]))
     # Rows that were multiplied by known data once more have left products behind.
-    rows = [pieces, remainder, forbidden, *(rule.rhs for rule in recourses)]
+    rows = [pieces, remainders, forbidden, *(rule.rhs for rule in recourses)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
     products = products.take(needed - width)
 
-    kept, restored = _restore(lowered.epigraphs, pieces, remainder, products, _length(decisions))
+    kept, restored = _restore(lowered.epigraphs, pieces, remainders, products, _length(decisions))
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
     columns = np.concatenate([np.arange(_length(decisions)), *places])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
     products = products.over(columns)
     columns = np.concatenate([columns, needed])
-    pieces, remainder = pieces.keep_columns(columns), remainder.keep_columns(columns)
-    x = stack(variables, products)
-    sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
-    deterministic = sum(
-        [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], x)],
-        start=cp.sum(remainder.offset(x)),
-    )
-    pieces, term = _with_remainder(pieces.take(np.flatnonzero(sees_y)), term[sees_y], remainder)
-    return PiecewiseCost(
-        y=y,
-        known=known,
-        deterministic=deterministic,
-        variables=variables,
-        products=products,
-        auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
-        constraints=tuple(epigraph.constraint for epigraph, _ in kept),
-        pieces=pieces,
-        term=term,
-        forbidden=_nonzero_rows(forbidden.keep_columns(columns)),
-        recourses=tuple(
-            RuleRecourse(rule.weight, rule.q, rule.W, rule.rhs.keep_columns(columns)) for rule in recourses
-        ),
-    )
+    pieces, remainders = pieces.keep_columns(columns), remainders.keep_columns(columns)
+    recourses = [replace(rule, rhs=rule.rhs.keep_columns(columns)) for rule in recourses]
+    forbidden = _nonzero_rows(forbidden.keep_columns(columns))
+    found = []
+    for k in range(size):
+        mine = np.flatnonzero(entry[term] == k)
+        of_entry, its, remainder = (pieces, term, remainders) if size == 1 else _one(pieces, term, remainders, mine, k)
+        sees_y = np.isin(its, its[of_entry.coordinates().any(axis=1)])
+        plain = of_entry.take(np.flatnonzero(~sees_y)), its[~sees_y]
+        seeing, its = _with_remainder(of_entry.take(np.flatnonzero(sees_y)), its[sees_y], remainder)
+        found.append(
+            PiecewiseCost(
+                y=y,
+                known=known,
+                certain=(*restored, *(_plain_maxima(*plain, stack(variables, products)) if len(plain[1]) else ())),
+                constant=remainder,
+                variables=variables,
+                products=products,
+                auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
+                constraints=tuple(epigraph.constraint for epigraph, _ in kept),
+                pieces=seeing,
+                term=its,
+                forbidden=forbidden,
+                recourses=tuple(recourses),
+            )
+        )
+    return found
+
+
+def _one(
+    pieces: AffineRows, term: np.ndarray, remainders: AffineRows, mine: np.ndarray, entry: int
+) -> tuple[AffineRows, np.ndarray, AffineRows]:
+    """What belongs to one entry."""
+    return pieces.take(mine), term[mine], remainders.take(np.array([entry]))
 
 
 def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
@@ -212,9 +247,6 @@ def _check(cost: cp.Expression, y: Uncertain) -> None:
         raise ModelError(f"The cost must be a CVXPY expression, not {cost!r}.")
     if not isinstance(y, Uncertain):
         raise ModelError(f"The uncertain vector must be a dro.Uncertain, not {y!r}.")
-    if not cost.is_scalar() or cost.is_complex():
-        kind = "complex" if cost.is_complex() else f"of shape {cost.shape}"
-        raise ModelError(f"The cost {shorten(cost)} is {kind}, but must be a real scalar: sum its entries with cp.sum.")
     for parameter in cost.parameters():
         if isinstance(parameter, Uncertain) and parameter is not y:
             raise ModelError(
@@ -240,13 +272,13 @@ def _length(variables: Sequence[cp.Variable]) -> int:
     return sum(variable.size for variable in variables)
 
 
-def _owners(lowered: Lowered, rows: int) -> tuple[np.ndarray, Callable[[int], str]]:
-    """The scalar maximum that every row of the table belongs to, and the text of each; the cost itself comes first."""
+def _owners(lowered: Lowered, rows: int, entries: int) -> tuple[np.ndarray, Callable[[int], str]]:
+    """The scalar maximum that every row of the table belongs to, and the text of each; entries themselves come first."""
     starts = np.concatenate([[0], np.cumsum([m.variable.size for m in lowered.maxima])]).astype(int)
     owner = np.full(rows, -1)
     owners = [m.owner + start for m, start in zip(lowered.maxima, starts, strict=False)]
     owned = sum(len(o) for o in owners)
-    owner[1 : 1 + owned] = np.concatenate([np.zeros(0, dtype=int), *owners])
+    owner[entries : entries + owned] = np.concatenate([np.zeros(0, dtype=int), *owners])
 
     def describe(f: int) -> str:
         return shorten(lowered.maxima[int(np.searchsorted(starts, f, side="right")) - 1].node)

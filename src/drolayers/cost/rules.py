@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.cost.lowering import shorten
-from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.parse import PiecewiseCost, parse, parse_entries
 from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
@@ -243,8 +243,8 @@ def _cut(found: Sequence[Worst], y: Uncertain) -> tuple[tuple[Part, ...], dict[i
         integrand = node.afresh().args[0]
         everywhere = node.kind is Kind.ALWAYS
         parts += [
-            Part(parse(one, y), everywhere, above, entry, node.ambiguity)
-            for one, entry in zip(_entries(integrand), _entries(above), strict=True)
+            Part(parsed, everywhere, above, entry, node.ambiguity)
+            for parsed, entry in zip(parse_entries(integrand, y), _entries(above), strict=True)
         ]
         if everywhere and any(part.parsed.recourses for part in parts):
             raise ModelError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import cvxpy as cp
@@ -10,13 +11,13 @@ import numpy as np
 from drolayers.ambiguity.base import AmbiguitySet, Rows
 from drolayers.cost.parse import PiecewiseCost
 from drolayers.reformulation.decision_rule import decision_rules
-from drolayers.reformulation.separability import block_rows
+from drolayers.reformulation.separability import block_rows, offsets_of, rows_of
 from drolayers.reformulation.worst_case import WorstCase, supremum, worst_case
 from drolayers.support import Layout
 
 
 def formulate(
-    parsed: PiecewiseCost,
+    costs: Sequence[PiecewiseCost],
     ambiguity: AmbiguitySet,
     everywhere: bool = False,
     probe: bool = False,
@@ -26,19 +27,21 @@ def formulate(
     """c₀(x) + sup E[…] and what comes with it.
 
     Args:
-        parsed: the pieces.
+        costs: the pieces; of several over one stack, for a set that bundles, a vector of worst cases is returned.
         ambiguity: the set.
         everywhere: whether the supremum is over the outcomes that the set allows, not over its distributions.
         probe: whether slopes and offsets can be perturbed.
         named: whether products with known data are variables, for sets that multiply rows by parameters once more.
         apart: whether the price of the multipliers is no part of the value.
     """
+    parsed = costs[0]
     stack, ties = parsed.named() if named else (parsed.stack, [])
     reach = ambiguity.reach
-    blocks = block_rows(parsed, [*([] if everywhere else ambiguity.links()), *reach.links(ambiguity.y.dim)])
-    rows = blocks.rows(parsed, stack)
+    links = [*([] if everywhere else ambiguity.links()), *reach.links(ambiguity.y.dim)]
+    blocks = [block_rows(cost, links) for cost in costs]
+    rows = rows_of(costs, blocks, stack)
     constraints = [*parsed.constraints, *ties]
-    fixed = parsed.deterministic + blocks.remainder(parsed, stack)
+    fixed = offsets_of(costs, blocks, stack)
     lifts = None
     if parsed.recourses:
         rule = decision_rules(parsed.recourses, ambiguity, stack)

@@ -87,7 +87,7 @@ class WorstCase:
 
 
 def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:
-    """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}.
+    """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}; a vector of them where rows have owners.
 
     Args:
         dual: of the set U(θ) over the pieces of all blocks.
@@ -113,6 +113,11 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
         parts.append(largest)
         blocks.append(np.unique(expanded.block[~lone]))
         constraints.append(constraint)
+    if expanded.owner is not None:
+        whose = _owner_of_block(expanded)[np.concatenate(blocks)]
+        shape = (expanded.owners, whose.size)
+        sums = sp.csr_array((np.ones(whose.size), (whose, np.arange(whose.size))), shape=shape)
+        return WorstCase(dual.price + dual.unit * (sums @ cp.hstack(parts)), constraints, probed)
     if dual.combined is None:
         return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
     each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
@@ -137,6 +142,14 @@ def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tupl
     largest = cp.Variable(blocks.size, name="s")
     pick = sp.csr_array((np.ones(crowded.size), (np.arange(crowded.size), position)), shape=(crowded.size, blocks.size))
     return largest, pick @ largest >= value[crowded]
+
+
+def _owner_of_block(rows: Rows) -> np.ndarray:
+    """To which worst case every block belongs."""
+    assert rows.owner is not None
+    found = np.zeros(int(rows.block.max()) + 1, dtype=np.int64)
+    found[rows.block] = rows.owner
+    return found
 
 
 def _owners(terms: list[Term], entries: int) -> list[Term]:
