@@ -273,7 +273,7 @@ def _length(variables: Sequence[cp.Variable]) -> int:
 
 
 def _owners(lowered: Lowered, rows: int, entries: int) -> tuple[np.ndarray, Callable[[int], str]]:
-    """The scalar maximum that every row of the table belongs to, and the text of each; entries themselves come first."""
+    """The scalar maximum that every row of the table belongs to, and the text of each; entries come first."""
     starts = np.concatenate([[0], np.cumsum([m.variable.size for m in lowered.maxima])]).astype(int)
     owner = np.full(rows, -1)
     owners = [m.owner + start for m, start in zip(lowered.maxima, starts, strict=False)]
