@@ -13,6 +13,7 @@ from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.sets import Sets
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
+from drolayers.cost.lowering import shorten
 from drolayers.decisions import Decisions
 from drolayers.integer import Oracle, make_oracle
 from drolayers.known import KnownData
@@ -129,3 +130,29 @@ class Diagnosis:
             none = endless(self.program, values[rows], self.engine.solver)
             status[items[left][none.to(items.device)]] = int(Status.INFEASIBLE)
         return status
+
+    def advice(self, given: Given, status: Int[Tensor, "batch"]) -> str:
+        """Which constraint with a worst case is missed most, or which of several sets is empty, and by how much."""
+        empty, infeasible = (
+            (status == int(kind)).nonzero()[:, 0].tolist() for kind in (Status.EMPTY_SET, Status.INFEASIBLE)
+        )
+        if infeasible and self.decisions.rules:
+            found = self.decisions.shortfalls(given.features)
+            worst = {c: m[infeasible].amax(1).nan_to_num(nan=-1.0, posinf=torch.inf) for c, m in found.items()}
+            constraint = max(worst, key=lambda c: float(worst[c].max()))
+            missed, item = worst[constraint].max(), infeasible[int(worst[constraint].argmax())]
+            if missed > 0:
+                return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}."
+        return self._which_set(given, empty) if empty and len(self.sets.members) > 1 else ""
+
+    def _which_set(self, given: Given, items: list[int]) -> str:
+        """Whose set is empty, and by how much its bounds are missed."""
+        mine = None if given.nominal is None else given.nominal.at(items)
+        told = self.known_data.values(given.known[items])
+        excess = self.sets.emptiness(given.theta[items], mine, told).nan_to_num(nan=-1.0)
+        item, k = divmod(int(excess.argmax()), excess.shape[1])
+        rules = [r for r in self.decisions.rules if any(part.ambiguity is self.sets.members[k] for part in r.parts)]
+        of = shorten(rules[0].constraint) if rules else "an expectation in the cost"
+        whose = f"{self.sets.names[k]}, the set of {of}," if k else "the cost's set"
+        missed = float(excess[item, k])
+        return f"In item {items[item]}, {whose} is empty: its bounds are missed by {missed:.3g} of themselves."

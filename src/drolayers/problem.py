@@ -16,7 +16,6 @@ from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
-from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind
 from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
@@ -28,7 +27,6 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
-from drolayers.status import Status
 from drolayers.statuses import OnFailure
 from drolayers.uncertainty import Uncertain
 from drolayers.written import Writer
@@ -255,35 +253,8 @@ class DecisionProblem:
         return self._decisions.shortfalls(self.given(theta, nominal, known).features)
 
     def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
-        """Which constraint with a worst case stands most in the way, where there is no decision, and how far."""
-        said = self._empty(theta, nominal, known, (status == int(Status.EMPTY_SET)).nonzero()[:, 0].tolist())
-        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0].tolist()
-        if not self.rules or not items:
-            return said
-        found = self.shortfalls(theta, nominal, known)
-        worst = {c: missed[items].amax(1).nan_to_num(nan=-1.0, posinf=torch.inf) for c, missed in found.items()}
-        constraint = max(worst, key=lambda c: float(worst[c].max()))
-        missed, item = worst[constraint].max(), items[int(worst[constraint].argmax())]
-        return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else said
-
-    def _empty(self, theta: Theta, nominal: Pair | None, known: Known | None, items: list[int]) -> str:
-        """Which of several sets is empty, whose it is, and by how much its bounds are missed."""
-        if not items or len(self.sets.members) == 1:
-            return ""
-        given = self.given(theta, nominal, known)
-        mine = None if given.nominal is None else given.nominal.at(items)
-        told = self.known_data.values(given.known[items])
-        excess = self.sets.emptiness(given.theta[items], mine, told).nan_to_num(nan=-1.0)
-        item, k = divmod(int(excess.argmax()), excess.shape[1])
-        name, found = self.sets.names[k], self.sets.members[k]
-        rules = [r for r in self.rules if any(self._writer.set_of(part) is found for part in r.parts)]
-        whose = (
-            "the cost's set"
-            if not k
-            else f"{name}, the set of {shorten(rules[0].constraint) if rules else 'the cost'},"
-        )
-        missed = float(excess[item, k])
-        return f"In item {items[item]}, {whose} is empty: its bounds are missed by {missed:.3g} of themselves."
+        """Which constraint or set stands in the way, where there is no decision or no distribution, and how far."""
+        return self.diagnosis.advice(self.given(theta, nominal, known), status)
 
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
         """All integer points that the constraints admit, in the order of ``program.integers``.

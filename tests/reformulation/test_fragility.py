@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -180,6 +182,9 @@ def test_sets_of_its_own_and_what_is_refused() -> None:
         parts[1].worst_case_cost({x: both.variable(x)}, theta),
     ]
     assert float(both.objective) == pytest.approx(float(sum(values)), rel=1e-6)
+    again = pickle.loads(pickle.dumps(own))
+    value = again.worst_case_cost({again.variables[0]: both.variable(x)}, theta, around())
+    assert float(value) == pytest.approx(float(both.objective), rel=1e-6)
     for build, match in (
         (lambda: dro.DecisionProblem(dro.fragility(-x @ y, 0.4), [], square), r"needs a dro\.Wasserstein"),
         (lambda: dro.DecisionProblem(cp.sum(x), [dro.fragility(-x @ y, 0.4) <= 1], ball), "a cost and no constraint"),

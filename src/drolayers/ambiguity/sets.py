@@ -53,7 +53,7 @@ class Sets(Theta):
                     f"dro.fragility needs a dro.Wasserstein, as ambiguity= or as the problem's set, not {ball}: that "
                     "says what a distance between distributions is."
                 )
-        self._metrics = {id(ball): (ball, ball.metric()) for ball in distances if isinstance(ball, Wasserstein)}
+        self._metrics = tuple((ball, ball.metric()) for ball in distances if isinstance(ball, Wasserstein))
         self.names = ("", *(other.name or f"set{k}" for k, other in enumerate(self.members[1:], 1)))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
@@ -80,7 +80,7 @@ class Sets(Theta):
 
     @property
     def _all(self) -> tuple[AmbiguitySet, ...]:
-        return *self.members, *(twin for _, twin in self._metrics.values())
+        return *self.members, *(twin for _, twin in self._metrics)
 
     @property
     def _prefixes(self) -> list[str]:
@@ -102,7 +102,7 @@ class Sets(Theta):
 
     def metric(self, ball: AmbiguitySet) -> Wasserstein:
         """The set whose multiplier is the price of a distance."""
-        return self._metrics[id(ball)][1]
+        return next(twin for one, twin in self._metrics if one is ball)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
