@@ -22,6 +22,7 @@ from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.products import kron
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -54,6 +55,11 @@ class Reweighted(AmbiguitySet):
         return True
 
     @property
+    def bundles(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def reach(self) -> Support:
         """What mass may reach is said by the atoms alone."""
         return Reals()
@@ -76,8 +82,8 @@ class Reweighted(AmbiguitySet):
         """At all atoms of positive weight: the largest of their costs."""
 
         def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            largest = cp.Variable()
-            return self.atoms * largest, [totals <= self.weights * largest]
+            largest = cp.Variable(_several(rows))
+            return self.atoms * largest, [totals <= _weighted(self.weights, largest)]
 
         return replace(Reweighted.dual(self, rows), combined=combined)
 
@@ -192,12 +198,15 @@ class Divergence(Reweighted):
 
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
         """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η, where v_n is the cost at atom n."""
-        scale, level = cp.Variable(nonneg=True, name="lambda"), cp.Variable(name="eta")
+        several = _several(rows)
+        scale, level = cp.Variable(several, nonneg=True, name="lambda"), cp.Variable(several, name="eta")
 
         def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            bound = cp.Variable(self.atoms)
-            given = totals - self.weights * level
-            return cp.sum(bound), _CONJUGATES[self.kind](bound, given, self.weights * scale)
+            bound = cp.Variable(totals.size)
+            given = totals - _weighted(self.weights, level)
+            constraints = _CONJUGATES[self.kind](bound, given, _weighted(self.weights, scale))
+            each = cp.reshape(bound, (self.atoms, rows.owners), order="C")
+            return cp.sum(each, axis=0) if several else cp.sum(bound), constraints
 
         return replace(super().dual(rows, lifts, share), price=self.radius[0] * scale + level, combined=combined)
 
@@ -236,6 +245,16 @@ class Divergence(Reweighted):
             "hellinger": (t.sqrt() - 1.0) ** 2,
         }[self.kind]
         return (weights * phi).sum(1)
+
+
+def _several(rows: Rows) -> tuple[int, ...]:
+    """The shape of what every worst case has one of."""
+    return () if rows.owner is None else (rows.owners,)
+
+
+def _weighted(weights: cp.Parameter, value: cp.Expression) -> cp.Expression:
+    """Every weight times a number, or times each of several."""
+    return weights * value if value.shape == () else kron(weights, value)
 
 
 def _kl(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:

@@ -113,19 +113,20 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
         parts.append(largest)
         blocks.append(np.unique(expanded.block[~lone]))
         constraints.append(constraint)
-    if expanded.owner is not None:
-        whose = _owner_of_block(expanded)[np.concatenate(blocks)]
-        shape = (expanded.owners, whose.size)
-        sums = sp.csr_array((np.ones(whose.size), (whose, np.arange(whose.size))), shape=shape)
-        return WorstCase(dual.price + dual.unit * (sums @ cp.hstack(parts)), constraints, probed)
-    if dual.combined is None:
+    if dual.combined is None and expanded.owner is None:
         return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
-    each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
-    scenario = np.concatenate(blocks) // each
-    shape = (dual.scenarios, scenario.size)
-    sums = sp.csr_array((np.ones(scenario.size), (scenario, np.arange(scenario.size))), shape=shape)
-    total, more = dual.combined(sums @ cp.hstack(parts))
-    return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
+    # Sums of every scenario, where they are combined, and in each of every worst case.
+    scenario = np.zeros(sum(part.size for part in parts), dtype=np.int64)
+    if dual.combined is not None:
+        each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
+        scenario = np.concatenate(blocks) // each
+    whose = scenario * expanded.owners + _owner_of_block(expanded)[np.concatenate(blocks)]
+    shape = ((1 if dual.combined is None else dual.scenarios) * expanded.owners, whose.size)
+    total = sp.csr_array((np.ones(whose.size), (whose, np.arange(whose.size))), shape=shape) @ cp.hstack(parts)
+    if dual.combined is not None:
+        total, more = dual.combined(total)
+        constraints += more
+    return WorstCase(dual.price + dual.unit * total, constraints, probed)
 
 
 def _probed(rows: Rows, unit: float) -> tuple[Probe, Constraints]:
@@ -146,9 +147,9 @@ def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tupl
 
 def _owner_of_block(rows: Rows) -> np.ndarray:
     """To which worst case every block belongs."""
-    assert rows.owner is not None
-    found = np.zeros(int(rows.block.max()) + 1, dtype=np.int64)
-    found[rows.block] = rows.owner
+    found = np.zeros(int(rows.block.max(initial=-1)) + 1, dtype=np.int64)
+    if rows.owner is not None:
+        found[rows.block] = rows.owner
     return found
 
 
