@@ -91,19 +91,21 @@ class Diagnosis:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
         status, ok = status.clone(), usable(status)
         told = self.known_data.values(given.known)
-        suspect = self.sets.suspect(given.theta.detach(), given.nominal, told, self.unseen)
-        look = (status != int(Status.OPTIMAL)) | suspect.to(status.device)
+        theta = given.theta.detach()
+        look = (status != int(Status.OPTIMAL)) | self.sets.suspect(theta, given.nominal, told).to(status.device)
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
         doubtful = self.sets.y.support.doubtful(told)
         look = look if doubtful is None else look | doubtful.to(look.device)
-        if not bool(look.any()):
+        # Over an empty set every constraint holds, and nothing of that is seen in the solution.
+        unseen = self.sets.unsettled(theta, given.nominal, told, self.unseen).to(look.device)
+        items = (look | unseen).nonzero()[:, 0]
+        if not items.numel():
             return status
-        items = look.nonzero()[:, 0]
         mine = None if given.nominal is None else given.nominal.at(items)
         told = self.known_data.values(given.known[items.to(given.known.device)])
         excess = self.sets.emptiness(given.theta[items], mine, told).to(status.device)
-        empty, edge = (excess > EMPTY).any(1), (excess.abs() <= EMPTY).any(1)
+        empty, edge = (excess > EMPTY).any(1), (excess.abs() <= EMPTY).any(1) & look[items]
         status[items[empty]] = int(Status.EMPTY_SET)
         fine = status[items] == int(Status.OPTIMAL)
         status[items[edge & fine]] = int(Status.INACCURATE)

@@ -139,6 +139,17 @@ def test_an_empty_set_of_a_constraint_is_told_of() -> None:
     ]
 
 
+def test_equations_in_a_constraints_set_are_no_edge() -> None:
+    """A mean that is known leaves a set without interior, which says nothing about the accuracy."""
+    y, x = dro.Uncertain(2, support=dro.support.Box(0.0, 4.0)), cp.Variable(2)
+    rule = dro.expected(cp.pos(y - x), ambiguity=dro.MomentSet(y, [m.Mean()])) <= 0.5
+    problem = dro.DecisionProblem(cp.sum(x), [rule], dro.MomentSet(y, [m.SquaredNorm()]))
+    solution = problem.solve(torch.cat([COST, torch.tensor([[1.0, 2.0]]).double()], 1))
+    assert solution.statuses == [dro.Status.OPTIMAL]
+    # sup E(y - x)⁺ = μ (4 - x) / 4 on [0, 4].
+    torch.testing.assert_close(solution.variable(x), torch.tensor([[2.0, 3.0]]).double(), rtol=1e-6, atol=1e-6)
+
+
 def test_sets_seen_not_to_be_empty_are_not() -> None:
     y = dro.Uncertain(2, support=dro.support.Box(0.0, 2.0))
     ambiguity = two_moments(y)

@@ -118,25 +118,19 @@ class Sets(Theta):
         return {n: value for other, prefix in pairs for n, value in _prefixed(prefix, other.typical(y)).items()}
 
     def suspect(
-        self,
-        theta: Float[Tensor, "batch theta"],
-        nominal: Nominal | None,
-        known: Told | None,
-        unseen: Sequence[int] = (),
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:
-        """Items with a set that may be empty although their program looks solvable.
+        """Items with a set that may be empty although their program looks solvable."""
+        pairs = zip(self.members, self.parts(theta), strict=True)
+        return torch.stack([other.suspect(part, nominal, known) for other, part in pairs]).any(0)
 
-        Args:
-            theta: of all sets.
-            nominal: where a set needs it.
-            known: data in the support.
-            unseen: sets that the cost does not look at, so that it stays finite where they are empty.
-        """
-        found = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        for k, (other, part) in enumerate(zip(self.members, self.parts(theta), strict=True)):
-            found |= other.suspect(part, nominal, known).to(found.device)
-            if k in unseen:
-                found |= ~other.settled(part, nominal, known).to(found.device)
+    def unsettled(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, known: Told | None, which: Sequence[int]
+    ) -> Bool[Tensor, "batch"]:
+        """Items in which some of the sets, by their numbers, are not seen at once to hold a distribution."""
+        parts, found = self.parts(theta), theta.new_zeros(len(theta), dtype=torch.bool)
+        for k in which:
+            found |= ~self.members[k].settled(parts[k], nominal, known)
         return found
 
     def emptiness(
