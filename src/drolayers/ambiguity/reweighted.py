@@ -270,7 +270,8 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
     root = cp.Variable(t.shape, nonneg=True)
-    return [root >= 0.5 * r + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+    # Twice, since CVXPY stumbles over numbers times vectors that hold parameters.
+    return [2.0 * root >= r + 2.0 * scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
 def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:

@@ -122,11 +122,13 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
         scenario = np.concatenate(blocks) // each
     whose = scenario * expanded.owners + _owner_of_block(expanded)[np.concatenate(blocks)]
     shape = ((1 if dual.combined is None else dual.scenarios) * expanded.owners, whose.size)
-    total = sp.csr_array((np.ones(whose.size), (whose, np.arange(whose.size))), shape=shape) @ cp.hstack(parts)
-    if dual.combined is not None:
-        total, more = dual.combined(total)
-        constraints += more
-    return WorstCase(dual.price + dual.unit * total, constraints, probed)
+    # The unit is in the matrix, since CVXPY's fast way stumbles over its products with vectors that hold parameters.
+    unit = dual.unit if dual.combined is None else 1.0
+    total = sp.csr_array((np.full(whose.size, unit), (whose, np.arange(whose.size))), shape=shape) @ cp.hstack(parts)
+    if dual.combined is None:
+        return WorstCase(dual.price + total, constraints, probed)
+    total, more = dual.combined(total)
+    return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 
 
 def _probed(rows: Rows, unit: float) -> tuple[Probe, Constraints]:
