@@ -77,6 +77,9 @@ def test_baselines_take_one_set_for_all() -> None:
     plain = dro.DecisionProblem(cost, rules, dro.MomentSet(y, [m.SquaredNorm()]))
     found = [dro.baselines.SampleAverage(p).fit(Z, Y).decide(Z[:1])[v] for p, v in ((problem, x), (plain, z))]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    weak = dro.DecisionProblem(dro.fragility(cp.sum(cp.pos(y - z)), 1.0), [], dro.Wasserstein(y, 5))
+    with pytest.raises(dro.ModelError, match="about distances from the data"):
+        dro.baselines.SampleAverage(weak).fit(Z, Y)
 
 
 def test_prices_of_robustness_by_any_parameter() -> None:

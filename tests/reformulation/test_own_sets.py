@@ -101,6 +101,21 @@ def test_layer_takes_all_parts_by_name_and_in_other_units() -> None:
         layer(theta[None, :3], around(1))
 
 
+def test_integers_are_those_of_enumeration() -> None:
+    y, x = dro.Uncertain(2, support=dro.support.Box(0.0, 4.0)), cp.Variable(2, integer=True, bounds=[0, 4])
+    rule = dro.expected(cp.sum(cp.pos(y - x)), ambiguity=two_moments(y)) <= 0.9
+    cost = x @ np.array([1.0, 1.4]) + cp.sum(cp.pos(x - y))
+    problem = dro.DecisionProblem(cost, [rule], dro.MomentSet(y, [m.SquaredNorm()]))
+    theta = torch.cat([COST, OWN], 1)
+    best = dro.DROLayer(problem).eval()(theta)
+    points = problem.integer_points(None)
+    assert points is not None
+    every = problem.solve(theta.expand(len(points), -1), fixed=points)
+    value = torch.where(every.ok, every.objective, torch.inf)
+    assert 0 < int(every.ok.sum()) < 25
+    assert float(best.value) == pytest.approx(float(value.min()), rel=1e-6)
+
+
 def test_projection_is_set_by_set() -> None:
     problem, _, theta = mixed()
     projection = dro.Projection(problem.sets, margin=0.1)

@@ -30,6 +30,8 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
             nothing that the set does not, and is dropped where the cost can do without it. That makes the program about
             four times smaller, and no point lies outside.
     """
+    if any(part.price is not None for part in problem.parts):
+        raise ModelError("A fragility is about distances from the data, so that no policy without a set can have it.")
     y, cost = problem.ambiguity.y, over_one_set(problem.cost)
     constraints = [over_one_set(constraint) for constraint in problem.constraints]
     # Second stages and uncertain constraints need the support: it says for which outcomes they must hold.
