@@ -94,7 +94,7 @@ def degree(kind: SetCase, name: str) -> float:
         return bound.get(name, 1.0) if isinstance(bound, dict) else bound
     if last in ("A", "A0") or name in DIRECTIONS.get(kind.name, ()):
         return 0.0
-    assert last in ("mu", "h", "b0", "radius"), name
+    assert last in ("mu", "h", "b0", "radius", "centre", "factor"), name
     return 1.0
 
 

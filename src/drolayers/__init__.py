@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
+    from drolayers.ambiguity.outcomes import Outcomes
     from drolayers.ambiguity.reweighted import Divergence, Empirical
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
@@ -53,6 +54,7 @@ _HOME = {
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",
     "Nominal": "ambiguity.nominal",
+    "Outcomes": "ambiguity.outcomes",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Annealed": "learning",
@@ -101,6 +103,7 @@ __all__ = [
     "MomentSet",
     "Network",
     "Nominal",
+    "Outcomes",
     "Projection",
     "RelativeTemperature",
     "ShapeError",

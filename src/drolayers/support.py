@@ -363,10 +363,7 @@ class Ellipsoid(Support):
 
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """``wᵀc + ‖Lᵀw‖``."""
-        dim, radius = self.centre.size, cp.Variable(layout.rows)
-        order = np.lexsort((layout.coordinate, layout.row))
-        stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
-        return self.centre @ stacked + radius, [cp.SOC(radius, self.L.T @ stacked, axis=0)]
+        return ellipsoid_conjugate(cp.Constant(self.centre), cp.Constant(self.L), w, layout)
 
     def members(self, y: cp.Expression) -> Constraints:
         """Through the preimage in the ball."""
@@ -514,6 +511,15 @@ class Intersection(Support):
     def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The worst of them."""
         return torch.stack([part.violation(y, known) for part in self.parts]).amax(0)
+
+
+def ellipsoid_conjugate(
+    centre: cp.Expression, L: cp.Expression, w: cp.Expression, layout: Layout
+) -> tuple[cp.Expression, Constraints]:
+    """``wᵀc + ‖Lᵀw‖``, one a row; every row covers all coordinates."""
+    radius, order = cp.Variable(layout.rows), np.lexsort((layout.coordinate, layout.row))
+    stacked = cp.reshape(w[order], (centre.size, layout.rows), order="F")
+    return centre @ stacked + radius, [cp.SOC(radius, L.T @ stacked, axis=0)]
 
 
 def intersection(first: Support, second: Support) -> Support:

@@ -53,6 +53,10 @@ def usage(
         np.testing.assert_allclose(mass.atoms, centres[mass.origin], rtol=1e-6, atol=1e-6 * np.abs(centres).max())
         probabilities = np.bincount(mass.origin, mass.probabilities, len(weights))
         return np.array([case.used(probabilities, weights)]), np.array([t["radius"]])
+    if case.gauge is not None:
+        assert not len(mass.directions)
+        # As beside the support: how far outside, and how much of the mass.
+        return mass.probabilities * case.gauge(t, mass.atoms), mass.probabilities
     if case.ball is None:
         assert case.moments is not None
         assert case.sigma is not None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.outcomes import Outcomes
 from drolayers.ambiguity.reweighted import Divergence
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
@@ -23,6 +24,7 @@ from drolayers.errors import ModelError
 from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
+from drolayers.projection.cover import Cover
 from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Box, Reals
@@ -46,9 +48,10 @@ class Projection(nn.Module):
     It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
-    all atoms lie in it). Where the ends of a box are known data, outcomes of other days may lie outside of today's: the
-    nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal distribution
-    and known data where those need them.
+    all atoms lie in it). Robust outcomes must hold all atoms of positive weight: a box moves to the closest one that
+    does, an ellipsoid or a budget grows about its centre. Where the ends of a box are known data, outcomes of other
+    days may lie outside of today's: the nominal distribution is first moved to the nearest one inside. Gradients flow
+    to θ, and to the nominal distribution and known data where those need them.
 
     Args:
         ambiguity: the set.
@@ -80,11 +83,13 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence):
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Outcomes):
             who = type(ambiguity).__name__
             raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
+        if method == "conic" and isinstance(ambiguity, Outcomes):
+            raise ModelError("Outcomes has a projection in closed form and no other: use method='auto'.")
         for name, value in (("margin", margin), ("absolute", absolute)):
             if not (np.isfinite(value) and value >= 0):
                 raise ModelError(f"{name} must be a finite nonnegative number, not {value!r}.")
@@ -190,8 +195,13 @@ class Projection(nn.Module):
             least = torch.full_like(double, self.absolute)
             self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
-        assert isinstance(self.ambiguity, MomentSet)
         around = _moved(self.ambiguity.y, around, told)
+        if isinstance(self.ambiguity, Outcomes):
+            self._look_outside(around, told, report)
+            stays = self.method == "clip"
+            cover = Cover(self.ambiguity, self.weights, 1.0 + self.margin, self.absolute, stays)
+            return cover(flat, around, report), report
+        assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
