@@ -87,7 +87,7 @@ BOUNDS: dict[str, float | dict[str, float]] = {
 def degree(kind: SetCase, name: str) -> float:
     """With which power of the outcomes' unit a parameter grows."""
     last = name.split(".")[-1]
-    if kind.divergence is not None:
+    if kind.divergence is not None or last in ("gamma1", "gamma2"):
         return 0.0
     if last == "sigma":
         bound = BOUNDS.get(kind.name, 1.0)

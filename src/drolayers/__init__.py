@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from drolayers.ambiguity.mean_covariance import MeanCovariance
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
@@ -50,6 +51,7 @@ _HOME = {
     "Empirical": "ambiguity.reweighted",
     "Learn": "ambiguity.moments",
     "MaskedDataWarning": "errors",
+    "MeanCovariance": "ambiguity.mean_covariance",
     "MissingExtraError": "errors",
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",
@@ -98,6 +100,7 @@ __all__ = [
     "Exact",
     "Learn",
     "MaskedDataWarning",
+    "MeanCovariance",
     "MissingExtraError",
     "ModelError",
     "MomentSet",

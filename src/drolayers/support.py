@@ -424,8 +424,7 @@ class Conic(Support):
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """Conic duality: ``min -Σ bᵀη : Σ A_yᵀη = -w, Σ A_vᵀη = 0, η in the cones``."""
         dim = self.A[0].shape[1] - self.lifted
-        order = np.lexsort((layout.coordinate, layout.row))
-        stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
+        stacked = by_column(w, layout)
         etas = [cp.Variable((M.shape[0], layout.rows)) for M in self.A]
         slope = sum(M[:, :dim].T @ eta for M, eta in zip(self.A, etas, strict=True))
         value = -sum(v @ eta for v, eta in zip(self.b, etas, strict=True))
@@ -514,12 +513,17 @@ class Intersection(Support):
 
 
 def ellipsoid_conjugate(
-    centre: cp.Expression, L: cp.Expression, w: cp.Expression, layout: Layout
+    centre: cp.Expression, L: cp.Expression, w: cp.Expression, layout: Layout, size: cp.Expression | float = 1.0
 ) -> tuple[cp.Expression, Constraints]:
-    """``wᵀc + ‖Lᵀw‖``, one a row; every row covers all coordinates."""
-    radius, order = cp.Variable(layout.rows), np.lexsort((layout.coordinate, layout.row))
-    stacked = cp.reshape(w[order], (centre.size, layout.rows), order="F")
-    return centre @ stacked + radius, [cp.SOC(radius, L.T @ stacked, axis=0)]
+    """``wᵀc + size·‖Lᵀw‖``, one a row."""
+    radius, stacked = cp.Variable(layout.rows), by_column(w, layout)
+    return centre @ stacked + size * radius, [cp.SOC(radius, L.T @ stacked, axis=0)]
+
+
+def by_column(w: cp.Expression, layout: Layout) -> cp.Expression:
+    """One column a row of the layout; every row covers all coordinates."""
+    order = np.lexsort((layout.coordinate, layout.row))
+    return cp.reshape(w[order], (layout.row.size // layout.rows, layout.rows), order="F")
 
 
 def intersection(first: Support, second: Support) -> Support:

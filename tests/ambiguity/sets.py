@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -40,17 +41,19 @@ class SetCase:
         ball: norm and order of a Wasserstein ball.
         divergence: the kind of a ball of reweightings.
         gauge: of robust outcomes, the smallest multiple of the shape that holds points ``(point, 2)``.
+        covariance: whether mean and second moment are bounded, in units of a factor.
         brief: whether certificates for all pairs with supports and costs do, in place of all triples.
     """
 
     name: str
-    make: Callable[[dro.Uncertain], dro.MomentSet | dro.Wasserstein | dro.Divergence | dro.Outcomes]
+    make: Callable[[dro.Uncertain], Any]
     base: Parameters
     moments: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
     sigma: Callable[[Parameters], np.ndarray] | None = None
     ball: tuple[float, int] | None = None
     divergence: str | None = None
     gauge: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
+    covariance: bool = False
     brief: bool = False
 
     @property
@@ -481,6 +484,17 @@ def _shapes() -> list[SetCase]:
     ]
 
 
+def _covariance() -> SetCase:
+    """Delage and Ye, everything learnt."""
+    return SetCase(
+        "mean and covariance",
+        lambda y: dro.MeanCovariance(y, gamma2=None),
+        {"mu": np.array([0.9, 1.1]), "factor": ROOT, "gamma1": np.array(0.15), "gamma2": np.array(1.2)},
+        covariance=True,
+        brief=True,
+    )
+
+
 SETS: list[SetCase] = [
     _equality(),
     _linear(),
@@ -496,4 +510,5 @@ SETS: list[SetCase] = [
     *_vectors(),
     *_differences(),
     *_shapes(),
+    _covariance(),
 ]

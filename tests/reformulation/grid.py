@@ -53,6 +53,14 @@ def lower_bound(
         used = weights @ PHI[case.set.divergence](cp.multiply(1 / weights, p))
         value = cp.Problem(cp.Maximize(case.cost.value(x, centres) @ p), [cp.sum(p) == 1, used <= t["radius"]])
         return float(value.solve(solver=cp.CLARABEL))
+    if case.set.covariance:
+        # Not so many points, since the program is semidefinite.
+        grid = grid[np.linalg.norm(grid - CENTRE, axis=1) < 30.0]
+        xi, p = (grid - t["mu"]) @ np.linalg.inv(t["factor"]).T, cp.Variable(len(grid), nonneg=True)
+        products = np.stack([xi[:, i] * xi[:, j] for i in range(2) for j in range(2)])
+        second = cp.reshape(products @ p, (2, 2), order="C")
+        rows = [cp.norm(xi.T @ p) <= t["gamma1"] ** 0.5, t["gamma2"] * np.eye(2) - second >> 0, cp.sum(p) == 1]
+        return float(cp.Problem(cp.Maximize(case.cost.value(x, grid) @ p), rows).solve(solver=cp.CLARABEL))
     gauge = case.set.gauge
     if gauge is not None:
         # The largest cost of any outcome.

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.parameters import Typical, columns, deviation
+from drolayers.amounts import Told
 from drolayers.checks import numbers
+from drolayers.conic import default_engine
+from drolayers.conic.compile import compile_program
+from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
+from drolayers.status import Status
+from drolayers.support import Conic, Intersection, Reals, Support
 from drolayers.uncertainty import Uncertain
 
 
@@ -88,6 +96,62 @@ class Centred(AmbiguitySet):
 
         Fitting ``½‖u‖² + log det`` to outcomes fits the centre to their mean and the shape to their spread.
         """
+
+    @abstractmethod
+    def multiple(self, y: cp.Expression, size: cp.Expression) -> Constraints:
+        """That y lies in so many times the shape, about its centre."""
+
+    def least(self, theta: Float[Tensor, "batch theta"], known: Told | None) -> Float[Tensor, "batch"]:
+        """The smallest multiple of the shape that meets the support: zero where its centre lies there.
+
+        Infinite where none does, NaN where it could not be found; without gradients.
+        """
+        theta = theta.detach().double()
+        found, outside = theta.new_zeros(len(theta)), self.outside(theta, known)
+        if bool(outside.any()):
+            values = torch.cat([self.feature_values(theta, None), self.y.support.data(known, theta)], 1)[outside]
+            solution = default_engine().with_tolerance(1e-11).solve(self._least_program, values)
+            never = solution.status == int(Status.INFEASIBLE)
+            found[outside] = solution.objective.masked_fill(never, torch.inf).to(found)
+        return found
+
+    def outside(self, theta: Float[Tensor, "batch theta"], known: Told | None) -> Bool[Tensor, "batch"]:
+        """Items whose centre may lie outside the support."""
+        support = self.y.support
+        if isinstance(support, Reals) or _by_programs(support):
+            return torch.full((len(theta),), not isinstance(support, Reals), device=theta.device)
+        # NaN, too, is not inside.
+        return ~(support.violation(self.values(theta)[self.location][:, None], known)[:, 0] <= 0)
+
+    @cached_property
+    def _least_program(self) -> ConeProgram:
+        """The program of ``least``, compiled when first needed."""
+        y, size, support = cp.Variable((1, self.y.dim)), cp.Variable(nonneg=True), self.y.support
+        problem = cp.Problem(cp.Minimize(size), [*self.multiple(y[0], size), *support.members(y)])
+        return compile_program(problem, [*self.features, *support.parameters])
+
+
+def ellipsoid(y: cp.Expression, centre: cp.Expression, factor: cp.Expression, size: cp.Expression) -> Constraints:
+    """That y is centre + factor u with ‖u‖ ≤ size."""
+    u = cp.Variable(centre.size)
+    return [y == centre + factor @ u, cp.SOC(size, u)]
+
+
+def undone(
+    factor: Float[Tensor, "batch dim dim"], away: Float[Tensor, "batch point dim"]
+) -> Float[Tensor, "batch point dim"]:
+    """The u with factor u = away; infinite where the factor is singular."""
+    flat = (torch.linalg.lu_factor_ex(factor.detach()).info != 0)[:, None, None]
+    # An item that is masked must not spoil the derivative of others.
+    found = torch.linalg.solve(torch.where(flat, torch.eye(factor.shape[1]).to(factor), factor), away.mT).mT
+    return torch.where(flat, torch.inf, found)
+
+
+def _by_programs(support: Support) -> bool:
+    """Whether it takes programs to see that a point lies in the support."""
+    if isinstance(support, Intersection):
+        return any(_by_programs(part) for part in support.parts)
+    return isinstance(support, Conic)
 
 
 def spread(y: Float[Tensor, "point dim"]) -> tuple[Typical, Float[Tensor, "dim"], Float[Tensor, "dim dim"]]:

@@ -16,20 +16,16 @@ from scipy.special import chdtri, ndtri
 from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows, SetDual
-from drolayers.ambiguity.centred import Centred, spread
+from drolayers.ambiguity.centred import Centred, ellipsoid, spread, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign, magnitude
 from drolayers.ambiguity.parameters import Typical, columns
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.amounts import Told
 from drolayers.checks import number
-from drolayers.conic import default_engine
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError, ShapeError
 from drolayers.products import times
-from drolayers.status import Status
-from drolayers.support import Conic, Intersection, Layout, Reals, Support, ellipsoid_conjugate
+from drolayers.support import Layout, ellipsoid_conjugate
 from drolayers.uncertainty import Uncertain
 
 Shape = Literal["box", "ellipsoid", "budget"]
@@ -155,11 +151,7 @@ class Outcomes(Centred):
         parts = self.values(theta)
         away = y.to(parts["centre"]) - parts["centre"][:, None]
         if self.shape == "ellipsoid":
-            factor = parts["factor"]
-            flat = (torch.linalg.lu_factor_ex(factor.detach()).info != 0)[:, None, None]
-            # An item that is masked must not spoil the derivative of others.
-            found = torch.linalg.solve(torch.where(flat, torch.eye(self.y.dim).to(factor), factor), away.mT).mT
-            return torch.where(flat, torch.inf, found)
+            return undone(parts["factor"], away)
         width = parts["radius"][:, None].clamp(min=0.0)
         wide = width > 0
         ratio = away / torch.where(wide, width, torch.ones_like(width))
@@ -206,23 +198,14 @@ class Outcomes(Centred):
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:
         """A negative radius, or a centre outside the support."""
-        return self._negative(theta) | self._outside(theta, known)
+        return self._negative(theta) | self.outside(theta, known)
 
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
     ) -> Float[Tensor, "batch"]:
         """By how much the shape must grow about its centre for it to meet the support."""
-        theta = theta.detach()
-        excess = torch.where(self._negative(theta), 1.0, -torch.ones(len(theta), device=theta.device)).double()
-        outside = self._outside(theta, known)
-        if not bool(outside.any()):
-            return excess
-        support = self.y.support
-        values = torch.cat([self.feature_values(theta, None), support.data(known, theta).double()], 1)[outside]
-        found = default_engine().with_tolerance(1e-11).solve(self._least_program, values)
-        grown = (found.objective - 1.0).masked_fill(found.status == int(Status.INFEASIBLE), torch.inf)
-        excess[outside] = torch.maximum(excess[outside], grown.to(excess))
-        return excess
+        grown = self.least(theta, known) - 1.0
+        return torch.where(self._negative(theta), grown.clamp(min=1.0), grown)
 
     def _negative(self, theta: Tensor) -> Bool[Tensor, "batch"]:
         """Items of a negative radius."""
@@ -230,27 +213,14 @@ class Outcomes(Centred):
             return torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         return (self.unpack(theta)["radius"] < 0).any(1)
 
-    def _outside(self, theta: Tensor, known: Told | None) -> Bool[Tensor, "batch"]:
-        """Items whose centre may lie outside the support."""
-        if isinstance(self.y.support, Reals):
-            return torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        if _by_programs(self.y.support):
-            return torch.ones(len(theta), dtype=torch.bool, device=theta.device)
-        return ~(self.y.support.violation(self.values(theta)["centre"][:, None], known)[:, 0] <= 0)
-
-    @cached_property
-    def _least_program(self) -> ConeProgram:
-        """The smallest multiple of the shape that meets the support."""
-        y, size, dim = cp.Variable((1, self.y.dim)), cp.Variable(nonneg=True), self.y.dim
-        u, centre = cp.Variable(dim), self.leaves["centre"]
+    def multiple(self, y: cp.Expression, size: cp.Expression) -> Constraints:
+        """Through the preimage in the unit shape."""
+        centre = self.leaves["centre"]
         if self.shape == "ellipsoid":
-            rows = [y[0] == centre + self.leaves["factor"] @ u, cp.SOC(size, u)]
-        else:
-            rows = [cp.abs(y[0] - centre) <= times(self.leaves["radius"], u), u <= size]
-            rows += [cp.sum(u) <= self.budget * size] if self.shape == "budget" else []
-        support = self.y.support
-        problem = cp.Problem(cp.Minimize(size), [*rows, *support.members(y)])
-        return compile_program(problem, [*self.features, *support.parameters])
+            return ellipsoid(y, centre, self.leaves["factor"], size)
+        u = cp.Variable(self.y.dim)
+        rows = [cp.abs(y - centre) <= times(self.leaves["radius"], u), u <= size]
+        return rows + ([cp.sum(u) <= self.budget * size] if self.shape == "budget" else [])
 
     def usage(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
@@ -291,10 +261,3 @@ class _ShapeTerm(Term):
         most, more = cp.Variable(layout.rows, nonneg=True), cp.Variable(layout.row.size, nonneg=True)
         room, length = more + layout.sums().T @ most, times(widths, w)
         return self.set.budget * most + layout.sums() @ more, [room >= length, room >= -length]
-
-
-def _by_programs(support: Support) -> bool:
-    """Whether it takes programs to see that a point lies in the support."""
-    if isinstance(support, Intersection):
-        return any(_by_programs(part) for part in support.parts)
-    return isinstance(support, Conic)

@@ -1,4 +1,4 @@
-"""Robust outcomes that hold all atoms of the nominal distribution: the closest box, or a multiple of another shape."""
+"""Sets around a centre that hold the nominal distribution: the closest box, or a multiple of another shape."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drolayers.ambiguity.mean_covariance import MeanCovariance
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outcomes import Outcomes
 from drolayers.projection.rule import Report, raised, rounded
@@ -107,3 +108,83 @@ class Cover:
             "raise it, or let it be learnt."
         )
         report.note(items, Status.INFEASIBLE, sentence)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MomentCover:
+    """From θ to one that allows the nominal distribution's mean and second moment, with the same room.
+
+    A given γ₁ that is too small moves mu towards the mean, a given γ₂ makes the factor grow; bounds that are learnt are
+    raised.
+
+    Args:
+        ambiguity: the set.
+        relative: 1 + r.
+        absolute: m.
+    """
+
+    ambiguity: MeanCovariance
+    relative: float
+    absolute: float
+
+    def __call__(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal, report: Report
+    ) -> Float[Tensor, "batch theta"]:
+        """Project a batch; items that cannot be are left alone."""
+        given, found = self.ambiguity.given, self.ambiguity.unpack(theta.double())
+        with torch.no_grad():
+            flat = ~self._needed(found, nominal)[1].isfinite()
+        sentence = "The factor of MeanCovariance is singular or of no numbers, so that no multiple of it will do."
+        report.note(flat, Status.FAILED, sentence)
+        if "gamma1" in given and "mu" not in given:
+            needed, limit = self._needed(found, nominal)[0], float(given["gamma1"])
+            # ‖E ξ‖ falls with the distance of mu from the mean.
+            over = (needed > limit) & ~flat
+            share = (max(limit - self.absolute, 0.0) / torch.where(over, needed - self.absolute, 1.0)).sqrt()
+            mean = nominal.mean(nominal.atoms)
+            moved = mean + share[:, None] * (found["mu"] - mean)
+            found["mu"] = rounded(torch.where(over[:, None], moved, found["mu"]), theta.dtype)
+        if "factor" not in given and "gamma2" in given:
+            found["factor"] = self._grown(found, nominal, flat, theta.dtype)
+        for position, name in enumerate(("gamma1", "gamma2")):
+            if name in found:
+                needed = raised(self._needed(found, nominal)[position], theta.dtype)
+                found[name] = torch.where((needed > found[name]) & ~flat, needed, found[name])
+        result = self.ambiguity.pack({name: part.to(theta.dtype) for name, part in found.items()})
+        self._check(result, nominal, flat, report)
+        return torch.where(flat[:, None], theta, result)
+
+    def _needed(self, found: dict[str, Tensor], nominal: Nominal) -> tuple[Tensor, Tensor]:
+        """What the nominal distribution needs of both bounds."""
+        used = self.ambiguity.used(self.ambiguity.pack(found), nominal.atoms, nominal.weights)
+        return self.relative * used[0] + self.absolute, self.relative * used[1] + self.absolute
+
+    def _grown(self, found: dict[str, Tensor], nominal: Nominal, flat: Tensor, dtype: torch.dtype) -> Tensor:
+        """The factor, as large as the given bounds need it; what is needed falls with the square of its size."""
+        first, second = self.ambiguity.used(self.ambiguity.pack(found), nominal.atoms, nominal.weights)
+        size = self._size(second, "gamma2")
+        if "gamma1" in self.ambiguity.given:
+            size = torch.maximum(size, self._size(first, "gamma1"))
+        grows = (size > 1) & ~flat & size.isfinite()
+        size = torch.where(grows, size, torch.ones_like(size)).sqrt()
+        # Rounding must not undo it.
+        size = torch.where(grows, size * (1.0 + 8.0 * torch.finfo(dtype).eps), size)
+        return found["factor"] * size[:, None, None]
+
+    def _size(self, used: Tensor, name: str) -> Tensor:
+        """How many times what is used must shrink for a given bound; one where it needs no more."""
+        limit = float(self.ambiguity.given[name]) - self.absolute
+        return self.relative * used / limit if limit > 0 else torch.ones_like(used)
+
+    def _check(self, theta: Tensor, nominal: Nominal, flat: Tensor, report: Report) -> None:
+        """Remark upon items that given bounds exclude all the same."""
+        with torch.no_grad():
+            parts = self.ambiguity.values(theta)
+            used = self.ambiguity.used(theta, nominal.atoms, nominal.weights)
+            over = [u > parts[n] + 1e-9 * (1.0 + parts[n]) for u, n in zip(used, ("gamma1", "gamma2"), strict=True)]
+        sentence = (
+            f"MeanCovariance was given {', '.join(self.ambiguity.given)}, with which it does not hold the nominal "
+            "distribution: let more be learnt."
+        )
+        report.note((over[0] | over[1]) & ~flat, Status.INFEASIBLE, sentence)

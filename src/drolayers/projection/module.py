@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.centred import Centred
+from drolayers.ambiguity.mean_covariance import MeanCovariance
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outcomes import Outcomes
@@ -24,7 +26,7 @@ from drolayers.errors import ModelError
 from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
-from drolayers.projection.cover import Cover
+from drolayers.projection.cover import Cover, MomentCover
 from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Box, Reals
@@ -49,9 +51,9 @@ class Projection(nn.Module):
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
     all atoms lie in it). Robust outcomes must hold all atoms of positive weight: a box moves to the closest one that
-    does, an ellipsoid or a budget grows about its centre. Where the ends of a box are known data, outcomes of other
-    days may lie outside of today's: the nominal distribution is first moved to the nearest one inside. Gradients flow
-    to θ, and to the nominal distribution and known data where those need them.
+    does, an ellipsoid or a budget grows about its centre, as does the factor of ``MeanCovariance``. Where the ends of a
+    box are known data, outcomes of other days may lie outside of today's: the nominal distribution is first moved to
+    the nearest one inside. Gradients flow to θ, and to the nominal distribution and known data where those need them.
 
     Args:
         ambiguity: the set.
@@ -83,13 +85,14 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Outcomes):
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Centred):
             who = type(ambiguity).__name__
             raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
-        if method == "conic" and isinstance(ambiguity, Outcomes):
-            raise ModelError("Outcomes has a projection in closed form and no other: use method='auto'.")
+        if method == "conic" and isinstance(ambiguity, Centred):
+            who = type(ambiguity).__name__
+            raise ModelError(f"{who} has a projection in closed form and no other: use method='auto'.")
         for name, value in (("margin", margin), ("absolute", absolute)):
             if not (np.isfinite(value) and value >= 0):
                 raise ModelError(f"{name} must be a finite nonnegative number, not {value!r}.")
@@ -196,11 +199,9 @@ class Projection(nn.Module):
             self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
         around = _moved(self.ambiguity.y, around, told)
-        if isinstance(self.ambiguity, Outcomes):
+        if isinstance(self.ambiguity, Centred):
             self._look_outside(around, told, report)
-            stays = self.method == "clip"
-            cover = Cover(self.ambiguity, self.weights, 1.0 + self.margin, self.absolute, stays)
-            return cover(flat, around, report), report
+            return self._cover()(flat, around, report), report
         assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
@@ -211,6 +212,14 @@ class Projection(nn.Module):
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
         self._look_outside(around, told, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
+
+    def _cover(self) -> Cover | MomentCover:
+        """The method for a set around a centre."""
+        relative = 1.0 + self.margin
+        if isinstance(self.ambiguity, MeanCovariance):
+            return MomentCover(self.ambiguity, relative, self.absolute)
+        assert isinstance(self.ambiguity, Outcomes)
+        return Cover(self.ambiguity, self.weights, relative, self.absolute, self.method == "clip")
 
     def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
