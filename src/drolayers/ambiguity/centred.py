@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -98,6 +98,12 @@ class Centred(AmbiguitySet):
         """
 
     @abstractmethod
+    def outline(
+        self, theta: Float[Tensor, "batch theta"], coordinates: Sequence[int]
+    ) -> Float[Tensor, "batch point 2"]:
+        """The edge of the shape's shadow on two coordinates, as a closed line."""
+
+    @abstractmethod
     def multiple(self, y: cp.Expression, size: cp.Expression) -> Constraints:
         """That y lies in so many times the shape, about its centre."""
 
@@ -111,8 +117,8 @@ class Centred(AmbiguitySet):
         if bool(outside.any()):
             values = torch.cat([self.feature_values(theta, None), self.y.support.data(known, theta)], 1)[outside]
             solution = default_engine().with_tolerance(1e-11).solve(self._least_program, values)
-            never = solution.status == int(Status.INFEASIBLE)
-            found[outside] = solution.objective.masked_fill(never, torch.inf).to(found)
+            never = (solution.status == int(Status.INFEASIBLE)).to(found.device)
+            found[outside] = solution.objective.to(found).masked_fill(never, torch.inf)
         return found
 
     def outside(self, theta: Float[Tensor, "batch theta"], known: Told | None) -> Bool[Tensor, "batch"]:
@@ -135,6 +141,19 @@ def ellipsoid(y: cp.Expression, centre: cp.Expression, factor: cp.Expression, si
     """That y is centre + factor u with ‖u‖ ≤ size."""
     u = cp.Variable(centre.size)
     return [y == centre + factor @ u, cp.SOC(size, u)]
+
+
+def circle(points: int = 721) -> Float[Tensor, "point 2"]:
+    """A closed line of unit vectors of the plane."""
+    angle = torch.linspace(0.0, 2.0 * torch.pi, points, dtype=torch.float64)
+    return torch.stack([angle.cos(), angle.sin()], 1)
+
+
+def shadow(centre: Tensor, factor: Tensor, coordinates: Sequence[int]) -> Float[Tensor, "batch point 2"]:
+    """The edge of the shadow of centre + factor u, ‖u‖ ≤ 1, on two coordinates: the farthest u in every direction."""
+    plane = factor[:, list(coordinates)]
+    u = torch.nn.functional.normalize(circle().to(plane) @ plane, dim=2)
+    return centre[:, None, list(coordinates)] + u @ plane.mT
 
 
 def undone(

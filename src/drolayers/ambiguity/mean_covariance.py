@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows, SetDual
-from drolayers.ambiguity.centred import Centred, ellipsoid, spread, undone
+from drolayers.ambiguity.centred import Centred, ellipsoid, shadow, spread, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import FLOOR, Typical, columns
@@ -154,6 +154,14 @@ class MeanCovariance(Centred):
         """Items of a negative bound."""
         parts = self.values(theta)
         return (parts["gamma1"] < 0) | (parts["gamma2"] <= 0)
+
+    def outline(
+        self, theta: Float[Tensor, "batch theta"], coordinates: Sequence[int]
+    ) -> Float[Tensor, "batch point 2"]:
+        """Where outcomes lie one standard deviation of the largest covariance from mu."""
+        parts = self.values(theta)
+        size = parts["gamma2"].clamp(min=0.0).sqrt()[:, None, None]
+        return shadow(parts["mu"], size * parts["factor"], coordinates)
 
     def multiple(self, y: cp.Expression, size: cp.Expression) -> Constraints:
         """The ellipsoid of means."""

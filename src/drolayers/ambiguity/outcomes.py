@@ -16,7 +16,7 @@ from scipy.special import chdtri, ndtri
 from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows, SetDual
-from drolayers.ambiguity.centred import Centred, ellipsoid, spread, undone
+from drolayers.ambiguity.centred import Centred, circle, ellipsoid, shadow, spread, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign, magnitude
 from drolayers.ambiguity.parameters import Typical, columns
@@ -212,6 +212,17 @@ class Outcomes(Centred):
         if "radius" not in self.parameters:
             return torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         return (self.unpack(theta)["radius"] < 0).any(1)
+
+    def outline(
+        self, theta: Float[Tensor, "batch theta"], coordinates: Sequence[int]
+    ) -> Float[Tensor, "batch point 2"]:
+        """The edge of Ω's shadow."""
+        parts = self.values(theta)
+        if self.shape == "ellipsoid":
+            return shadow(parts["centre"], parts["factor"], coordinates)
+        u = circle().to(parts["centre"])
+        at = list(coordinates)
+        return parts["centre"][:, None, at] + parts["radius"][:, None, at] * (u / self.gauge(u)[:, None])
 
     def multiple(self, y: cp.Expression, size: cp.Expression) -> Constraints:
         """Through the preimage in the unit shape."""
