@@ -12,7 +12,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers import support as s
-from drolayers.integer import Enumeration
+from drolayers.integer import BranchAndBound, Enumeration
 from drolayers.learning.pretraining import GaussianLoss
 from drolayers.status import Status
 from tests.reformulation.differences import analytic, central, gap
@@ -138,12 +138,13 @@ def test_integers() -> None:
         cp.sum(x) + cp.sum(cp.maximum(3 * (y - 2 * x), 2 * x - y)), [], dro.MeanCovariance(y, gamma1=0.1)
     )
     parts = {"mu": torch.tensor([[1.2, 0.8]]).double(), "factor": 0.5 * torch.eye(2).double()[None]}
-    best = dro.DROLayer(here, oracle=Enumeration()).eval()(parts).value
+    found = [dro.DROLayer(here, oracle=oracle).eval()(parts).value for oracle in (Enumeration(), BranchAndBound())]
     every = torch.as_tensor(list(product((0.0, 1.0), repeat=2))).double()
     values = here.worst_case_cost(
         {x: every}, {name: value.expand(4, *value.shape[1:]) for name, value in parts.items()}
     )
-    torch.testing.assert_close(best[0], values.min(), rtol=1e-6, atol=1e-6)
+    for best in found:
+        torch.testing.assert_close(best[0], values.min(), rtol=1e-6, atol=1e-6)
 
 
 def test_statuses() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers import support as s
-from drolayers.integer import Enumeration
+from drolayers.integer import BranchAndBound, Enumeration
 from drolayers.learning.pretraining import GaussianLoss
 from drolayers.status import Status
 
@@ -171,6 +171,43 @@ def test_a_shape_beside_the_support_is_empty(kind: str, support: s.Support) -> N
         assert cost.solve(size).statuses[0] == Status.EMPTY_SET
 
 
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_support_of_the_day(kind: str) -> None:
+    """Ends that are known data: as with constants, empty where the shape is elsewhere, and met again once projected."""
+    low, high = cp.Parameter(DIM, name="low"), cp.Parameter(DIM, name="high")
+    problem, _ = newsvendor(kind, s.Box(low, high))
+    parts, ends = draw(kind, 2), ((1.1, 2.2), (5.0, 6.0))
+    known = {name: torch.tensor([[end[k]] * DIM for end in ends]) for k, name in enumerate(("low", "high"))}
+    solution = problem.solve(parts, known=known)
+    assert solution.statuses == [Status.OPTIMAL, Status.EMPTY_SET]
+    alone, _ = newsvendor(kind, s.Box(*ends[0]))
+    torch.testing.assert_close(solution.objective[0], alone.solve(parts).objective[0], rtol=1e-6, atol=1e-6)
+    projected = dro.Projection(problem.ambiguity, margin=1e-3)(parts, around(2), known)
+    assert problem.solve(projected, known=known).statuses == [Status.OPTIMAL] * 2
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_worst_outcome_of_a_constraint(kind: str) -> None:
+    y, x = dro.Uncertain(DIM, support=s.Nonnegative()), cp.Variable(DIM)
+    rule, parts = dro.always(cp.sum(y) <= cp.sum(x)), draw(kind, 1)
+    problem = dro.DecisionProblem(cp.sum_squares(x), [rule], shape(y, kind))
+    at = {x: problem.solve(parts).variable(x).detach()}
+    worst = problem.worst_case_distribution(at, parts, of=rule)
+    assert float(problem.worst_case(at, parts, of=rule)) == pytest.approx(0.0, abs=1e-6)
+    assert float(worst.atoms[0, 0].sum() - at[x].sum()) == pytest.approx(0.0, abs=1e-6)
+    assert float(problem.ambiguity.scores(problem.ambiguity.pack(parts), worst.atoms[:, 0])) <= 1.0 + 1e-6
+
+
+def test_a_matrix_of_outcomes() -> None:
+    y, x, centre = dro.Uncertain((2, 2)), cp.Variable(2), np.arange(4.0).reshape(2, 2)
+    problem = dro.DecisionProblem(
+        cp.sum(cp.maximum(y @ np.ones(2) - x, 0)) + cp.sum(x), [], dro.Outcomes(y, centre=centre)
+    )
+    radius = torch.full((1, 2, 2), 0.5).double()
+    assert float(problem.solve({"radius": radius}).objective) == pytest.approx(centre.sum() + 2.0, rel=1e-6)
+    assert float(problem.ambiguity.scores(problem.ambiguity.pack({"radius": radius}), radius)) == 5.0
+
+
 def test_a_point_is_a_shape() -> None:
     problem, x = newsvendor("box", s.Nonnegative())
     parts = draw("box", 1)
@@ -200,12 +237,15 @@ def test_integers() -> None:
         y, x = dro.Uncertain(DIM, support=s.Nonnegative()), cp.Variable(DIM, boolean=True)
         problem = dro.DecisionProblem(cp.sum(x) + cp.sum(cp.maximum(3 * (y - 2 * x), 2 * x - y)), [], shape(y, kind))
         parts = draw(kind, 2)
-        decision = dro.DROLayer(problem, oracle=Enumeration()).eval()(parts)
+        found = [
+            dro.DROLayer(problem, oracle=oracle).eval()(parts).value for oracle in (Enumeration(), BranchAndBound())
+        ]
         every = torch.as_tensor(list(product((0.0, 1.0), repeat=DIM)))
         for item in range(2):
             mine = {name: value[item : item + 1].expand(8, *value.shape[1:]) for name, value in parts.items()}
             best = problem.worst_case_cost({x: every.double()}, mine).min()
-            torch.testing.assert_close(decision.value[item], best, rtol=1e-6, atol=1e-6)
+            for value in found:
+                torch.testing.assert_close(value[item], best, rtol=1e-6, atol=1e-6)
 
 
 def test_a_rule_for_every_outcome() -> None:

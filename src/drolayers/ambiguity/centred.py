@@ -74,7 +74,7 @@ class Centred(AmbiguitySet):
         """θ of the same set, ``factor`` times as large about its centre; differentiable.
 
         Args:
-            theta: flat.
+            theta: flat; one row serves all factors.
             factor: one for all items or one an item, ``(batch,)``.
 
         Raises:
@@ -85,8 +85,9 @@ class Centred(AmbiguitySet):
                 f"{type(self).__name__} cannot be scaled, since its {self.extent} was given: let it be learnt."
             )
         parts, size = self.unpack(theta), torch.as_tensor(factor).to(theta)
-        parts[self.extent] = parts[self.extent] * size.reshape(-1, *[1] * len(self.parameters[self.extent]))
-        return torch.cat([columns(part.expand(len(theta), *part.shape[1:])) for part in parts.values()], 1)
+        grown = parts[self.extent] * size.reshape(-1, *[1] * len(self.parameters[self.extent]))
+        parts[self.extent] = grown
+        return torch.cat([columns(part.expand(len(grown), *part.shape[1:])) for part in parts.values()], 1)
 
     @abstractmethod
     def whitened(

@@ -96,7 +96,7 @@ class MeanCovariance(Centred):
         Q, q = cp.Variable((self.y.dim, self.y.dim), symmetric=True, name="Q"), cp.Variable(self.y.dim, name="q")
         length, root = cp.Variable(name="length"), self.leaves["root1"]
         price, constraints = self.leaves["gamma2"] * cp.trace(Q), []
-        if isinstance(root, cp.Parameter) or float(root.value) > 0.0:
+        if not _nothing(root):
             price, constraints = price + root * length, [cp.SOC(length, q)]
         return SetDual(rows, price, [_QuadraticTerm(self, Q, q, entries)], constraints)
 
@@ -209,12 +209,20 @@ class _QuadraticTerm(Term):
         """One cone a row."""
         w: cp.Expression = cp.Variable(layout.row.size) if remainder is None else remainder
         share, leaves = w if remainder is None else None, self.set.leaves
+        stacked = by_column(w, layout)
+        if (self.Q is None or self.q is None) and _nothing(leaves["reach"]):
+            return Contribution(leaves["mu"] @ stacked, share, [])
         if self.Q is None or self.q is None:
             value, constraints = ellipsoid_conjugate(leaves["mu"], leaves["factor"], w, layout, leaves["reach"])
             return Contribution(value, share, constraints)
-        stacked, t = by_column(w, layout), cp.Variable((layout.rows, 1))
+        t = cp.Variable((layout.rows, 1))
         u = 0.5 * (leaves["factor"].T @ stacked - cp.reshape(self.q, (self.q.size, 1), order="F"))
         cones: Constraints = [
             cp.bmat([[self.Q, u[:, k : k + 1]], [u[:, k : k + 1].T, t[k : k + 1]]]) >> 0 for k in range(layout.rows)
         ]
         return Contribution(leaves["mu"] @ stacked + t[:, 0], share, cones)
+
+
+def _nothing(bound: cp.Expression) -> bool:
+    """Whether a bound was given as zero: what it would multiply has no limit, and is left out."""
+    return not isinstance(bound, cp.Parameter) and float(bound.value) == 0.0

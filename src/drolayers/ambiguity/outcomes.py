@@ -185,14 +185,13 @@ class Outcomes(Centred):
     def whitened(
         self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch point dim"]
     ) -> tuple[Float[Tensor, "batch point dim"], Float[Tensor, "batch"]]:
-        """The normal distribution of which the shape holds nine tenths."""
+        """The normal distribution of which the shape holds nine tenths; coordinates of no width in their own unit."""
         parts = self.values(theta)
-        size = (
-            torch.linalg.slogdet(parts["factor"]).logabsdet
-            if self.shape == "ellipsoid"
-            else parts["radius"].log().sum(1)
-        )
-        return self._multiple * self.preimage(theta, y), size
+        if self.shape == "ellipsoid":
+            return self._multiple * self.preimage(theta, y), torch.linalg.slogdet(parts["factor"]).logabsdet
+        width = torch.where(parts["radius"] > 0, parts["radius"], torch.ones_like(parts["radius"]))
+        away = y.to(width) - parts["centre"][:, None]
+        return self._multiple * away / width[:, None], width.log().sum(1)
 
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None

@@ -58,7 +58,8 @@ class Projection(nn.Module):
     Args:
         ambiguity: the set.
         weights: w by parameter name (a number, or an array of the parameter's shape; one where not named), or one flat
-            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``.
+            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``. A set that is raised or grows as a whole
+            has no use for them.
         margin: room to the boundary, relative to what the nominal distribution needs; not used for bounds that may be
             negative. With any room the set has a distribution that satisfies every bound strictly (Slater's condition).
         method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
