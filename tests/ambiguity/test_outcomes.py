@@ -382,3 +382,29 @@ def test_bad_settings_are_one_sentence() -> None:
         dro.Projection(dro.Outcomes(y), method="conic")
     with pytest.raises(dro.ShapeError, match="one outcome an item"):
         dro.Outcomes(y).scores(torch.ones(3, 4), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    "make", [*(lambda y, k=k: shape(y, k) for k in SHAPES), dro.MeanCovariance], ids=[*SHAPES, "DY"]
+)
+def test_coordinates_in_units_of_their_own(make: Any) -> None:
+    """Values and derivatives follow where one coordinate is counted in millionths and another in thousands."""
+    rng = np.random.default_rng(7)
+    slopes, decisions = rng.normal(size=(4, DIM)), rng.normal(size=(4, DIM))
+    centre, width, factor = rng.uniform(1, 2, DIM), rng.uniform(0.3, 0.6, DIM), 0.4 * np.eye(DIM)
+    answers = []
+    for units in (np.ones(DIM), np.array([1e6, 1e-3, 1.0])):
+        y, x = dro.Uncertain(DIM, support=s.Box(0.5 * units, 2.2 * units)), cp.Variable(DIM)
+        ambiguity = make(y)
+        cost = cp.max((slopes / units) @ y + decisions @ x) + cp.sum_squares(x)
+        grown = {"centre": units, "mu": units, "radius": units, "factor": units[:, None], "gamma1": 1.0}
+        inside = {"centre": centre, "mu": centre, "radius": width, "factor": factor, "gamma1": np.array(0.15)}
+        leaves = {n: torch.as_tensor(inside[n])[None].requires_grad_() for n in ambiguity.parameters}
+        solution = dro.DecisionProblem(cost, [], ambiguity).solve(
+            {n: v * torch.as_tensor(grown[n]) for n, v in leaves.items()}
+        )
+        assert solution.statuses == [Status.OPTIMAL]
+        (solution.variable(x).sum() + solution.objective.sum()).backward()
+        answers.append([solution.objective.detach(), *(v.grad for v in leaves.values())])
+    for found, expected in zip(*answers, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
