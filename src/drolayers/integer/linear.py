@@ -2,8 +2,9 @@
 
 Rows first narrow the box (``propagation.py``) and those that it satisfies anyway are dropped. What remains is small and
 dense, and ``partition.py`` searches it. Its vertices are integral where the rows are totally unimodular, so that such
-programs have no tree; the next best points come from a partition around the best. All points found are certified by one
-call of the engine; an item that the arithmetic cannot settle is handed to branch and bound.
+programs have no tree; the next best points come from a partition around the best. All points found are certified by the
+engine, which checks their vertices or solves them (``certificate.py``); an item that the arithmetic cannot settle is
+handed to branch and bound.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from drolayers.checks import whole
 from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.branch_and_bound import BranchAndBound
+from drolayers.integer.certificate import certified
 from drolayers.integer.oracle import Candidates, check_cones, check_positive
 from drolayers.integer.partition import DOUBTFUL, LIMIT, PROVEN, search
 from drolayers.integer.pool import TIE, Pool
@@ -71,19 +73,19 @@ class Simplex:
         pool = Pool(program, values, count)
         batch, instances = len(values), Rows.of(program, pool.values)
         nodes, ended, left = np.zeros(batch, dtype=np.int64), np.zeros(batch, dtype=np.int64), np.full(batch, np.inf)
-        found: list[tuple[Array, Array]] = []
+        found: list[tuple[Array, ...]] = []
         good, threads = np.flatnonzero(pool.good).tolist(), torch.get_num_threads()
         with _alarm(self._left(pool)) as over, ThreadPoolExecutor(threads) as workers:
             answers = workers.map(lambda i: instances.search(i, count, self.node_limit, over), good)
-            for i, (best, worth, *rest) in zip(good, answers, strict=True):
+            for i, (best, worth, x, z, *rest) in zip(good, answers, strict=True):
                 nodes[i], ended[i], left[i] = rest
-                best = best[np.isfinite(worth)].astype(np.int64)
-                found.append((np.full(len(best), i), best))
-        item = np.concatenate([np.zeros(0, dtype=np.int64), *(f[0] for f in found)])
-        points = np.concatenate([np.zeros((0, program.integers.numel()), dtype=np.int64), *(f[1] for f in found)])
-        kept = ended[item] != DOUBTFUL
-        item, points = item[kept], points[kept]
-        solved = Boxes(self.engine, program, pool.values).solve(item, points, points)
+                there = np.isfinite(worth) & (ended[i] != DOUBTFUL)
+                found.append((np.full(there.sum(), i), best[there].astype(np.int64), x[there], z[there]))
+        none = np.zeros(0, dtype=np.int64)
+        empty = (none, *(np.zeros((0, size)) for size in (program.integers.numel(), program.columns, program.rows)))
+        item, points, x, z = (np.concatenate(parts) for parts in zip(*found or [empty], strict=True))
+        given = (torch.from_numpy(a).to(values.q.device) for a in (item, points.astype(np.int64), x, z))
+        solved = certified(Boxes(self.engine, program, pool.values), *given).each(lambda part: part.cpu().numpy())
         pool.offer(item, points, solved)
         # What the engine does not confirm, and what the arithmetic left open, is branch and bound's.
         again = pool.good & (ended == DOUBTFUL)
@@ -117,6 +119,8 @@ class Rows:
         entry: coefficients ``(1 or batch, entry)``, the largest of each row one.
         b: right-hand sides ``(batch, row)``.
         c: costs ``(batch, column)``, the largest one.
+        size: what the rows were divided by ``(1 or batch, row)``.
+        kept: which rows of the program these are.
         zero: how many of the rows are equations; they come first.
         lower: ends of all columns ``(batch, column)``.
         upper: the others.
@@ -133,6 +137,8 @@ class Rows:
     entry: Array
     b: Array
     c: Array
+    size: Array
+    kept: Array
     zero: int
     lower: Array
     upper: Array
@@ -196,6 +202,8 @@ class Rows:
             entry,
             b,
             q / unit[:, None],
+            size,
+            kept,
             zero,
             lower,
             upper,
@@ -207,17 +215,20 @@ class Rows:
             constant,
         )
 
-    def search(self, item: int, count: int, limit: int, stop: Array) -> tuple[Array, Array, int, int, float]:
-        """The best integer points of one program, as ``partition.search`` returns them."""
+    def search(
+        self, item: int, count: int, limit: int, stop: Array
+    ) -> tuple[Array, Array, Array, Array, int, int, float]:
+        """The best integer points of one program as ``partition.search`` returns them, with all columns and rows."""
+        n, x, z = self.c.shape[1], np.zeros((count, self.c.shape[1])), np.zeros((count, self.kept.size))
         if not self.possible[item]:
-            return np.zeros((0, self.integers.size)), np.zeros(0), 0, PROVEN, np.inf
-        needed = self.needed[item]
+            return np.zeros((count, self.integers.size)), np.full(count, np.inf), x, z, 0, PROVEN, np.inf
+        needed, own = self.needed[item], item if len(self.entry) > 1 else 0
         inside = needed[self.row]
         per_row = np.bincount(self.row[inside], minlength=needed.size)[needed]
-        answer: tuple[Array, Array, int, int, float] = search(
+        points, worth, answers, *told = search(
             np.concatenate([[0], np.cumsum(per_row)]),
             self.column[inside],
-            self.entry[item if len(self.entry) > 1 else 0, inside],
+            self.entry[own, inside],
             self.b[item, needed],
             self.c[item],
             int(needed[: self.zero].sum()),
@@ -230,7 +241,11 @@ class Rows:
             float(self.grain[item]),
             stop,
         )
-        return answer
+        # Rounding may leave a multiplier of an inequality below zero.
+        where = np.flatnonzero(self.kept)[needed]
+        z[:, where] = answers[:, n:] * self.unit[item] / self.size[own, needed]
+        z[:, self.zero :] = np.maximum(z[:, self.zero :], 0.0)
+        return points, worth, answers[:, :n], z, *told
 
 
 @contextmanager

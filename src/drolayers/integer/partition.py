@@ -107,19 +107,25 @@ def narrow(box: Floats, slope: Floats, integers: Ints, room: float) -> None:
 
 
 @njit(**OPTIONS)
-def keep(points: Floats, values: Floats, point: Floats, value: float) -> None:
-    """Put a point among the best, if it is one of them."""
-    at = values.size - 1
+def keep(
+    points: Floats, values: Floats, answers: Floats, point: Floats, value: float, x: Floats, prices: Floats
+) -> None:
+    """Put a point among the best, if it is one of them, with the solution and the multipliers that belong to it."""
+    at, n = values.size - 1, x.size - prices.size
     if value >= values[at]:
         return
     while at > 0 and values[at - 1] > value:
         values[at] = values[at - 1]
         for i in range(point.size):
             points[at, i] = points[at - 1, i]
+        for j in range(x.size):
+            answers[at, j] = answers[at - 1, j]
         at -= 1
     values[at] = value
     for i in range(point.size):
         points[at, i] = point[i]
+    for j in range(x.size):
+        answers[at, j] = x[j] if j < n else prices[j - n]
 
 
 @njit(**OPTIONS)
@@ -138,13 +144,14 @@ def search(
     tie: float,
     grain: float,
     stop: Flags,
-) -> tuple[Floats, Floats, int, int, float]:
+) -> tuple[Floats, Floats, Floats, int, int, float]:
     """The ``count`` best integer points of one program, as ``simplex.py`` states it, unless ``stop`` is set meanwhile.
 
     A point is better if its value is smaller by more than ``tie``, relative to its terms, and by ``grain``.
 
     Returns:
-        Points, their values (+inf where there is none), boxes solved, how the search ended, and the bound that it left.
+        Points, their values (+inf where there is none), all columns and multipliers of all rows there, boxes solved,
+        how the search ended, and the bound that it left.
     """
     m, n, k = b.size, c.size, integers.size
     T, x, slope, ends = np.zeros((m + 1, n + m)), np.zeros(n + m), np.zeros(n), np.zeros((2, n + m))
@@ -154,7 +161,7 @@ def search(
         ends[0, j] = low[j] if j < n else 0.0
         ends[1, j] = high[j] if j < n else 0.0 if j < n + zero else np.inf
     work[n + m] = REFRESH + m + 1
-    points, values = np.zeros((count, k)), np.zeros(count)
+    points, values, answers = np.zeros((count, k)), np.zeros(count), np.zeros((count, n + m))
     for i in range(count):
         values[i] = np.inf
     waiting = room(64, k)
@@ -179,7 +186,7 @@ def search(
         solved += 1
         status, value = solve(start, column, entry, b, c, zero, ends, cutoff, T, x, basis, row, slope, work)
         if status == STUCK:
-            return points, values, solved, DOUBTFUL, least
+            return points, values, answers, solved, DOUBTFUL, least
         least = max(least, value)
         if status != SOLVED or least >= cutoff:
             continue
@@ -230,9 +237,9 @@ def search(
             ends[0, integers[i]] = ends[1, integers[i]] = point[i]
         status, worth = solve(start, column, entry, b, c, zero, ends, np.inf, T, x, basis, row, slope, work)
         if status == STUCK:
-            return points, values, solved, DOUBTFUL, least
+            return points, values, answers, solved, DOUBTFUL, least
         if status == SOLVED:
-            keep(points, values, point, worth)
+            keep(points, values, answers, point, worth, x, T[m, n:])
             if np.isfinite(values[count - 1]):
                 size = abs(values[count - 1])
                 for i in range(k):
@@ -264,4 +271,4 @@ def search(
     if diving:
         waiting = store(waiting, box, least)
     left = waiting.bound[waiting.heap[0]] if waiting.size[0] > 0 else np.inf
-    return points, values, solved, PROVEN if left >= cutoff else LIMIT, left
+    return points, values, answers, solved, PROVEN if left >= cutoff else LIMIT, left
