@@ -56,7 +56,8 @@ def narrowed(
         np.searchsorted(row, np.arange(least.shape[1] + 1)),
         item if len(entries) > 1 else np.zeros_like(item),
     )
-    arrays = (np.ascontiguousarray(entries), owner, start, column, least, most, lower, upper, integer, alive)
+    entries, least, most, lower, upper = map(np.ascontiguousarray, (entries, least, most, lower, upper))
+    arrays = (entries, owner, start, column, least, most, lower, upper, integer, alive)
     todo, news = np.flatnonzero(alive), np.zeros(len(lower), dtype=bool)
     for _ in range(passes if row.size else 0):
         go_through(*arrays, todo, news)

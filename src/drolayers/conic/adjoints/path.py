@@ -73,20 +73,22 @@ class Path:
             g, h = on.solve(at.system, seed, 0.0 * z, REFINE)
             return at.x, at.z, at.s, g, h, (at.missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
 
-        # Later rounds are of few items, and of every size: not worth a recording each, so they share one.
         least = min(len(items), SHARED)
-        for _ in range(ROUNDS):
-            fill = batch.filled(items, least)
-            part = batch[fill]
-            given = (t[:, fill].contiguous() for t in (*at, seed))
-            answer = part.each(work, *given, name=("path", self.level))
-            x, z, s, g, h, missed = (t[:, : len(items)] for t in answer)
-            for target, value in zip(at, (x, z, s), strict=True):
-                target[:, items] = value
-            met = missed[0] <= MET
-            code = torch.where(met, int(Derivative.PATH), int(Derivative.UNVERIFIED))
-            pulled = pulled.put(items, Pulled(x.T, z.T, g.T, h.T, code))
-            items = items[~met]
+        for k in range(ROUNDS):
+            left = []
+            # Later rounds are of few items, and of every size: not worth a recording each, so they share one.
+            for some in items.split(SHARED) if k else (items,):
+                fill = batch.filled(some, least)
+                given = (t[:, fill].contiguous() for t in (*at, seed))
+                answer = batch[fill].each(work, *given, name=("path", self.level))
+                x, z, s, g, h, missed = (t[:, : len(some)] for t in answer)
+                for target, value in zip(at, (x, z, s), strict=True):
+                    target[:, some] = value
+                met = missed[0] <= MET
+                code = torch.where(met, int(Derivative.PATH), int(Derivative.UNVERIFIED))
+                pulled = pulled.put(some, Pulled(x.T, z.T, g.T, h.T, code))
+                left.append(some[~met])
+            items = torch.cat(left)
             if not items.numel():
                 break
         return pulled
