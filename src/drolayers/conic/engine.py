@@ -175,10 +175,10 @@ class Engine:
         at times: what the second route leaves unfinished is tried there too.
         """
         batch = len(values)
-        if not bool(finite.any()):
-            nothing = Points.none(values)
-            return nothing, nothing.verdict, torch.full_like(values.q[:, :1].sum(1), torch.inf)
         if not bool(finite.all()):
+            if not bool(finite.any()):
+                nothing = Points.none(values)
+                return nothing, nothing.verdict, torch.full_like(values.q[:, :1].sum(1), torch.inf)
             # A NaN in one item must not reach the solver: a good item stands in for it.
             stand_in = torch.where(finite, torch.arange(batch, device=finite.device), finite.int().argmax())
             values = values[stand_in]
@@ -191,10 +191,11 @@ class Engine:
         for plainly in (False, True) if self.rescue is not None else ():
             unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
-            if items.numel():
-                assert self.rescue is not None
-                route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
-                points, status, residual = second_route(route, program, values, points, status, residual, items)
+            if not items.numel():
+                break
+            assert self.rescue is not None
+            route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
+            points, status, residual = second_route(route, program, values, points, status, residual, items)
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
 
