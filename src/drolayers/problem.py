@@ -30,7 +30,12 @@ from drolayers.integer import Oracle, make_oracle
 from drolayers.known import Known, KnownData
 from drolayers.reformulation.formulate import formulate
 from drolayers.reformulation.worst_case import Probe
-from drolayers.reformulation.worst_distribution import WorstCaseDistribution, reweighted, worst_distribution
+from drolayers.reformulation.worst_distribution import (
+    WorstCaseDistribution,
+    concentrated,
+    reweighted,
+    worst_distribution,
+)
 from drolayers.status import Status, usable
 from drolayers.statuses import OnFailure
 from drolayers.uncertainty import Uncertain
@@ -497,13 +502,16 @@ class DecisionProblem:
             total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
-        around = None if part.everywhere and not self.ambiguity.pinned else given.nominal
+        around = None if part.everywhere and not self.ambiguity.local else given.nominal
         if self.ambiguity.pinned:
             assert around is not None
             return reweighted(probe.rows, self.ambiguity.y.shape, around, masses)
         weights = torch.ones(batch, 1) if around is None else around.weights
+        if part.everywhere and around is not None:
+            weights, masses, means = concentrated(probe.rows, weights, masses, means)
         slopes = probe.unit * solution.variable(probe.values).detach()
-        return worst_distribution(probe.rows, self.ambiguity.y.shape, weights, masses, means, slopes)
+        shape, escapes = self.ambiguity.y.shape, self.ambiguity.escapes
+        return worst_distribution(probe.rows, shape, weights, masses, means, slopes, escapes)
 
     def _rule(self, constraint: cp.Constraint) -> Rule:
         """A constraint with a worst case, by itself."""

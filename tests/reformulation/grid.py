@@ -23,17 +23,39 @@ def points(support: SupportCase, step: float = 0.1, reach: float = 4.0) -> np.nd
     angles = np.linspace(0, 2 * np.pi, 360, endpoint=False)
     radii = np.geomspace(reach, FAR, 5)
     far = (np.stack([np.cos(angles), np.sin(angles)], -1)[:, None] * radii[:, None]).reshape(-1, 2)
-    rays = np.concatenate([*near, far])
+    # Many rays end on the same piece of the boundary: neighbours closer than a fraction of the step are one.
+    ends = _inside(support, CENTRE, np.concatenate([*near, far]))
+    return ends[np.unique(np.round(ends / (0.1 * step)), axis=0, return_index=True)[1]]
+
+
+def _inside(support: SupportCase, centre: np.ndarray, rays: np.ndarray) -> np.ndarray:
+    """The ends of rays from a point inside; where they leave the support, the last point in it."""
     inside, outside = np.zeros(len(rays)), np.ones(len(rays))
-    whole = support.excess(CENTRE + rays) <= 0
+    whole = support.excess(centre + rays) <= 0
     for _ in range(50):
         middle = (inside + outside) / 2
-        fits = support.excess(CENTRE + middle[:, None] * rays) <= 0
+        fits = support.excess(centre + middle[:, None] * rays) <= 0
         inside, outside = np.where(fits, middle, inside), np.where(fits, outside, middle)
-    share = np.where(whole, 1.0, inside)
-    # Many rays end on the same piece of the boundary: neighbours closer than a fraction of the step are one.
-    ends = CENTRE + share[:, None] * rays
-    return ends[np.unique(np.round(ends / (0.1 * step)), axis=0, return_index=True)[1]]
+    return centre + np.where(whole, 1.0, inside)[:, None] * rays
+
+
+def reachable(case: Case, t: Parameters, centre: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Where mass of an atom may go: the grid; or points along rays, where ways are bounded or lead along an axis."""
+    kind = case.set
+    assert kind.ball is not None
+    bounded = np.isinf(kind.ball[1])
+    if not (bounded or kind.fixed):
+        return grid
+    angles = np.linspace(0, 2 * np.pi, 720, endpoint=False)
+    directions = np.stack([np.cos(angles), np.sin(angles)], -1)
+    if kind.fixed:
+        directions = np.delete(np.concatenate([np.eye(2), -np.eye(2)]), [k for i in kind.fixed for k in (i, i + 2)], 0)
+    steps = np.linspace(0.0, 1.0, 21)
+    if bounded:
+        directions = directions * (t["radius"] / kind.lengths(t, directions))[:, None]
+    else:
+        steps = np.concatenate([np.linspace(0.0, 4.0, 801), np.geomspace(4.0, FAR, 60)])
+    return _inside(case.support, centre, (directions[:, None] * steps[:, None]).reshape(-1, 2))
 
 
 def lower_bound(
@@ -54,12 +76,19 @@ def lower_bound(
         sums, weights = np.ones((1, len(grid))), np.ones(1)
     else:
         assert nominal is not None
-        norm, order = case.set.ball
         centres, weights = (part[item].numpy() for part in nominal)
-        grid = np.concatenate([grid, centres])
-        cost = np.tile(case.cost.value(x, grid), len(centres))
-        used = np.stack([np.linalg.norm(grid - c, norm, axis=1) ** order for c in centres]).reshape(1, -1)
-        bounds, sums = np.array([t["radius"] ** order]), np.kron(np.eye(len(centres)), np.ones(len(grid)))
+        near = [reachable(case, t, centre, np.concatenate([grid, centres])) for centre in centres]
+        cost = case.cost.value(x, np.concatenate(near))
+        order = case.set.ball[1]
+        lengths = [case.set.lengths(t, points - centre) for points, centre in zip(near, centres, strict=True)]
+        used, bounds = np.concatenate(lengths)[None], np.array([t["radius"]])
+        if np.isinf(order):
+            assert used.max() <= bounds[0] * (1 + 1e-9)
+            used = np.zeros_like(used)
+        else:
+            used, bounds = used**order, bounds**order
+        origin = np.repeat(np.arange(len(centres)), [len(points) for points in near])
+        sums = (origin == np.arange(len(centres))[:, None]).astype(float)
     # Mass far out is measured in what it uses up, so that the columns have one size.
     size = np.maximum(np.abs(used).max(0), 1.0)
     found = linprog(-cost / size, A_ub=used / size, b_ub=bounds, A_eq=sums / size, b_eq=weights)

@@ -23,6 +23,9 @@ from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
 from drolayers.uncertainty import Uncertain
 
+Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
+"""From the sums of all scenarios to what is to be summed instead, with its constraints."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -76,7 +79,7 @@ class SetDual:
     constraints: Constraints
     unit: float = 1.0
     scenarios: int = 1
-    combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
+    combined: Combined | None = None
 
 
 def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
@@ -95,6 +98,16 @@ def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp
     scenario = np.repeat(np.arange(count), layout.row.size // count)
     centres = cp.vec(weighted, order="C")[scenario * dim + layout.coordinate]
     return layout.sums() @ times(centres, tiled(slope, count))
+
+
+def largest(weights: cp.Parameter) -> Combined:
+    """The largest of the sums of all scenarios, in place of their sum; each was multiplied by its weight."""
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        most = cp.Variable()
+        return weights.size * most, [totals <= weights * most]
+
+    return combined
 
 
 class AmbiguitySet(ABC):
@@ -117,6 +130,16 @@ class AmbiguitySet(ABC):
     def pinned(self) -> bool:
         """Whether mass is where the nominal atoms are, and nowhere else."""
         return False
+
+    @property
+    def local(self) -> bool:
+        """Whether the outcomes that the set allows are told atom by atom, since mass cannot go anywhere from each."""
+        return self.pinned
+
+    @property
+    def escapes(self) -> bool:
+        """Whether mass may go as far as it likes, if it is little enough."""
+        return not self.pinned
 
     @property
     def reach(self) -> Support:
@@ -154,9 +177,13 @@ class AmbiguitySet(ABC):
             share: whether what all scenarios have in common may be said once.
         """
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """The same over every outcome that the set allows: all of the support unless said otherwise."""
         return SetDual(rows, cp.Constant(0.0), [], [])
+
+    def outcome_links(self) -> list[Labels]:
+        """Groups of coordinates that these outcomes tie together, besides the support's: none unless said otherwise."""
+        return []
 
     def lifted_components(self) -> list[int]:
         """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""

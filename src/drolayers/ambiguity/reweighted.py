@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -72,14 +72,9 @@ class Reweighted(AmbiguitySet):
         expanded = scenarios(rows, self.weights)
         return SetDual(expanded, cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms, self.atoms)
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """At all atoms of positive weight: the largest of their costs."""
-
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            largest = cp.Variable()
-            return self.atoms * largest, [totals <= self.weights * largest]
-
-        return replace(Reweighted.dual(self, rows), combined=combined)
+        return replace(Reweighted.dual(self, rows), combined=largest(self.weights))
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None

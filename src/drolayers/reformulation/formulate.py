@@ -29,7 +29,8 @@ def formulate(
     """
     stack, ties = parsed.named() if named else (parsed.stack, [])
     reach = ambiguity.reach
-    blocks = block_rows(parsed, [*([] if everywhere else ambiguity.links()), *reach.links(ambiguity.y.dim)])
+    ties_of_set = ambiguity.outcome_links() if everywhere else ambiguity.links()
+    blocks = block_rows(parsed, [*ties_of_set, *reach.links(ambiguity.y.dim)])
     rows = blocks.rows(parsed, stack)
     constraints = [*parsed.constraints, *ties]
     fixed = parsed.deterministic + blocks.remainder(parsed, stack)
@@ -42,7 +43,8 @@ def formulate(
         never = ambiguity.outcomes(_forbidden_rows(parsed, stack))
         bound, more = supremum(never.rows, reach, never.terms)
         constraints += [*more, never.rows.offset + bound <= 0]
-    dual = ambiguity.outcomes(rows) if everywhere else ambiguity.dual(rows, lifts, share=not probe)
+    shared = not probe
+    dual = ambiguity.outcomes(rows, shared) if everywhere else ambiguity.dual(rows, lifts, shared)
     worst = worst_case(dual, reach, probe)
     return replace(worst, value=fixed + worst.value, constraints=[*constraints, *worst.constraints])
 
