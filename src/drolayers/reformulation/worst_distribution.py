@@ -81,10 +81,8 @@ def reweighted(
         masses: ∂f/∂b, relative to the scenario's weight.
     """
     atoms, weights = (part.detach().double().cpu() for part in nominal)
-    count = weights.shape[1]
-    blocks = (int(rows.block.max(initial=-1)) + 1) // count
-    # A cost that does not see y is worst under any of them.
-    ratio = masses.detach().cpu().unflatten(1, (count, -1)).sum(2) / blocks if blocks else torch.ones_like(weights)
+    batch, count = weights.shape
+    ratio = _share(rows, masses.detach().cpu(), count)
     origin = torch.arange(count).expand(batch, -1)
     mass = Mass(atoms, weights * ratio, origin, atoms.new_zeros(batch, 0, atoms.shape[2]), origin[:, :0])
     return WorstCaseDistribution(mass, weights.new_zeros(batch), shape)
@@ -102,12 +100,17 @@ def concentrated(
         What the scenarios hold, and masses and means relative to that.
     """
     count = weights.shape[1]
-    blocks = (int(rows.block.max(initial=-1)) + 1) // count
-    share = masses.unflatten(1, (count, -1)).sum(2) / max(blocks, 1)
+    share = _share(rows, masses, count)
     ratio = torch.where(share > MASS, share, torch.ones_like(share))
     each = masses / ratio.repeat_interleave(masses.shape[1] // count, 1)
     mean = means / ratio.repeat_interleave(means.shape[1] // count, 1)
     return weights.to(share) * torch.where(share > MASS, share, torch.zeros_like(share)), each, mean
+
+
+def _share(rows: Rows, masses: Float[Tensor, "batch row"], count: int) -> Float[Tensor, "batch scenario"]:
+    """What every scenario holds, relative to its weight; a cost that does not see y is worst under any distribution."""
+    blocks = (int(rows.block.max(initial=-1)) + 1) // count
+    return masses.unflatten(1, (count, -1)).sum(2) / blocks if blocks else masses.new_ones(len(masses), count)
 
 
 def worst_distribution(
