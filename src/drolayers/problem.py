@@ -169,6 +169,11 @@ class DecisionProblem:
         return found
 
     @property
+    def _curved(self) -> bool:
+        """Whether mass moves under a cost that is curved in y: then a solver that gives up has proved nothing."""
+        return not self.ambiguity.pinned and any(part.parsed.curves for part in self.parts)
+
+    @property
     def _of_cost(self) -> tuple[Part, ...]:
         """The worst cases of the cost, that of the joint cost first."""
         return self._cost, *self._inner
@@ -364,7 +369,7 @@ class DecisionProblem:
         status[items[(found == int(Status.INFEASIBLE)).to(items.device)]] = int(Status.INFEASIBLE)
         # What is left may have no feasible point without a ray that proves it.
         left = status[items] == int(Status.FAILED)
-        if bool(left.any()):
+        if bool(left.any()) and not self._curved:
             rows = left.nonzero()[:, 0].to(values.q.device)
             none = endless(self.program, values[rows], self._engine.solver)
             status[items[left][none.to(items.device)]] = int(Status.INFEASIBLE)
@@ -489,6 +494,11 @@ class DecisionProblem:
         part = self._cost if of is None else self._rule(of).part(row)
         if part.parsed.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
+        if part.parsed.curves and not self.ambiguity.pinned:
+            raise ModelError(
+                f"The worst distribution of {part.parsed.curves[0].text}, which is curved in y, is shown where mass "
+                "stays at the atoms (dro.Divergence, dro.Empirical): its worst-case cost is worst_case_cost."
+            )
         _, probe = self._evaluation(part)
         with torch.enable_grad():
             rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
@@ -564,7 +574,7 @@ class DecisionProblem:
         status = self._empty_sets(solution.status, solution.primal, solution.objective, given)
         unsolved = (status == int(Status.FAILED)) & asked.isfinite().all(1).to(status.device)
         failed = unsolved.nonzero()[:, 0]
-        if failed.numel():
+        if failed.numel() and not self._curved:
             with torch.no_grad():
                 numbers = program.values(asked[failed.to(asked.device)])
                 none = endless(program, numbers, self._engine.solver)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cvxpy as cp
 import numpy as np
@@ -100,6 +100,31 @@ def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp
     return layout.sums() @ times(centres, tiled(slope, count))
 
 
+@dataclass(frozen=True)
+class Along:
+    """What a set says of affine functions u = aᵀy + b on all of space, one by one: a ball around weighted numbers.
+
+    Args:
+        values: Nω_n u_n, scenario by scenario.
+        weights: Nω_n.
+        unit: 1/N.
+        order: of the ball.
+        radius: of the ball, for a single function; None where mass stays at the atoms.
+        reach: Nω_n times the radius.
+        roots: √(Nω_n) u_n.
+        constraints: what makes the radius one.
+    """
+
+    values: cp.Expression
+    weights: cp.Expression
+    unit: float
+    order: float = 0.0
+    radius: cp.Expression | None = None
+    reach: cp.Expression | None = None
+    roots: cp.Expression | None = None
+    constraints: Constraints = field(default_factory=list)
+
+
 def largest(weights: cp.Parameter) -> Combined:
     """The largest of the sums of all scenarios, in place of their sum; each was multiplied by its weight."""
 
@@ -152,6 +177,11 @@ class AmbiguitySet(ABC):
         return False
 
     @property
+    def centred(self) -> bool:
+        """Whether the worst mean square of an affine function is the square of its worst mean, of either sign."""
+        return False
+
+    @property
     def chebyshev(self) -> bool:
         """Whether the worst CVaR of an affine function is its worst quantile too, as under one norm on all of space."""
         return False
@@ -180,6 +210,10 @@ class AmbiguitySet(ABC):
     def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """The same over every outcome that the set allows: all of the support unless said otherwise."""
         return SetDual(rows, cp.Constant(0.0), [], [])
+
+    def along(self, rows: Rows) -> Along | None:
+        """What the set says of affine functions of y, each a row over all coordinates; None where that is not known."""
+        return None
 
     def outcome_links(self) -> list[Labels]:
         """Groups of coordinates that these outcomes tie together, besides the support's: none unless said otherwise."""

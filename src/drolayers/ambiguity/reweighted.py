@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
+from drolayers.ambiguity.base import Along, AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -75,6 +75,12 @@ class Reweighted(AmbiguitySet):
     def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """At all atoms of positive weight: the largest of their costs."""
         return replace(Reweighted.dual(self, rows), combined=largest(self.weights))
+
+    def along(self, rows: Rows) -> Along:
+        """At the atoms."""
+        expanded = scenarios(rows, self.weights)
+        values = at_atoms(rows.slope, expanded.layout, self.weighted_centres) + expanded.offset
+        return Along(values, self.weights, 1.0 / self.atoms)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None

@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
+from drolayers.ambiguity.base import Along, AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.image import whitening
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign, Still
 from drolayers.ambiguity.parameters import Learn, Typical, deviation
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term, to_rows
-from drolayers.ambiguity.transport import Transport
+from drolayers.ambiguity.transport import Transport, Ways
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.conic import default_engine
@@ -91,7 +91,10 @@ class Wasserstein(AmbiguitySet):
         self.weighted_radius = cp.Parameter(atoms, nonneg=True, name="weighted radius")
         self.matrix = cp.Parameter(given.shape, name="metric") if isinstance(given, Learn) else None
         self.images = self.centres if given is None else cp.Parameter((atoms, size), name="images of atoms")
+        # √(Nω_n), alone and times the atoms: of order 2, for means of squares.
+        self.roots, self.rooted_centres = cp.Parameter(atoms, nonneg=True), cp.Parameter((atoms, y.dim))
         self.features = (self.radius, self.weights, self.centres, self.weighted_centres, self.weighted_radius)
+        self.features += (self.roots, self.rooted_centres) if self.order == 2 else ()
         self.features += () if given is None else (self.images,)
         self.features += () if self.matrix is None else (self.matrix,)
 
@@ -170,6 +173,26 @@ class Wasserstein(AmbiguitySet):
             terms.append(OuterTerm(Still(), still, np.arange(still.size), parts, shift, None, None, None))
         return terms
 
+    def along(self, rows: Rows) -> Along | None:
+        """On all of space a ball of the same order, of radius ε‖τ‖_* with Aᵀτ = a; not known for other supports."""
+        if not isinstance(self.y.support, Reals):
+            return None
+
+        def at(weights: cp.Parameter, weighted: cp.Parameter) -> cp.Expression:
+            expanded = scenarios(rows, weights)
+            return at_atoms(rows.slope, expanded.layout, weighted) + expanded.offset
+
+        radius, reach, roots, constraints = None, None, None, Constraints()
+        if rows.layout.rows == 1:
+            ways, tau, ties, sign = self._split(rows)
+            least, more = self.transport.outer.gauge(tau, ways.part, ways.parts.count, sign)
+            length = cp.Variable(1)
+            constraints = [*ties, *more, length >= least]
+            radius, reach = self.radius[0] * length[0], kron(self.weighted_radius, length)
+            roots = at(self.roots, self.rooted_centres) if self.order == 2 else None
+        values = at(self.weights, self.weighted_centres)
+        return Along(values, self.weights, 1.0 / self.atoms, self.order, radius, reach, roots, constraints)
+
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
     ) -> Float[Tensor, "batch feature"]:
@@ -179,12 +202,27 @@ class Wasserstein(AmbiguitySet):
         radius, matrix = theta[:, :1].double().clamp(min=FLOOR), self._matrix(theta)
         weighted = weights[..., None] * atoms
         parts = [radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius]
+        if self.order == 2:
+            # An atom without weight is padding: there the root has no derivative.
+            there = weights > 0
+            roots = torch.where(there, weights, torch.ones_like(weights)).sqrt() * there
+            parts += [roots, (roots[..., None] * atoms).flatten(1)]
         if matrix is not None:
             parts.append(self.transport.image(atoms, matrix).flatten(1))
         if self.matrix is not None:
             assert matrix is not None
             parts.append(matrix.flatten(1))
         return torch.cat(parts, 1)
+
+    def _split(self, rows: Rows) -> tuple[Ways, cp.Expression, Constraints, Sign]:
+        """On all of space: τ with Aᵀτ = a for every row, and its known signs."""
+        ways, slope = self.transport.ways(rows.layout, self.matrix), rows.slope
+        whole = np.array_equal(ways.entry, np.arange(rows.layout.row.size))
+        moving = slope if whole else slope[ways.entry]
+        if ways.transpose is None:
+            return ways, moving, [], None if rows.sign is None else rows.sign[ways.entry]
+        tau = cp.Variable(ways.part.size)
+        return ways, tau, [ways.transpose(tau) == moving], None
 
     def _placed(self, nominal: Nominal) -> Float[Tensor, "batch atom dim"]:
         """Atoms, padding outside of the support at the heaviest one: where nothing is near, nothing can be said."""
@@ -349,16 +387,10 @@ class _SharedTerm(Term):
         """Σ_i (ω y)_ni a_ri, and ω_n ε t_r unless the order is 1, each N times."""
         base, ball, slope = self.rows.layout, self.ball, self.rows.slope
         value = at_atoms(slope, layout, ball.weighted_centres)
-        ways = ball.transport.ways(base, ball.matrix)
-        whole = ways.entry.size == base.row.size and np.array_equal(ways.entry, np.arange(base.row.size))
-        tau = slope if whole else slope[ways.entry]
         if not self.moves:
-            return Contribution(value, None, [tau == 0])
-        ties: Constraints = []
-        known = None if self.rows.sign is None else self.rows.sign[ways.entry]
-        if ways.transpose is not None:
-            image = cp.Variable(ways.part.size)
-            tau, ties, known = image, [ways.transpose(image) == tau], None
+            moving = np.flatnonzero(np.isin(base.coordinate, ball.transport.moving))
+            return Contribution(value, None, [slope[moving] == 0])
+        ways, tau, ties, known = ball._split(self.rows)
         outer, count = ball.transport.outer, ways.parts.count
         if self.beta is None:
             t, more = outer.gauge(tau, ways.part, count, known)
