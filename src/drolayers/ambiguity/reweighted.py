@@ -22,6 +22,7 @@ from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.products import times
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -252,7 +253,7 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
     root = cp.Variable(t.shape, nonneg=True)
-    return [root >= 0.5 * r + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+    return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
 def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:

@@ -10,6 +10,8 @@ import cvxpy as cp
 import numpy as np
 from cvxpy.atoms.elementwise.power import Power
 
+from drolayers.products import times
+
 
 class Loss(ABC):
     """A convex function of one number."""
@@ -44,7 +46,7 @@ class Square(Loss):
 
     def above(self, t: cp.Expression, u: cp.Expression, weight: cp.Expression) -> list[cp.Constraint]:
         """u² ≤ tw."""
-        return [cp.SOC(t + weight, cp.vstack([t - weight, 2.0 * u]), axis=0)]
+        return [cp.SOC(t + weight, cp.vstack([t - weight, times(2.0, u)]), axis=0)]
 
 
 @final

@@ -23,6 +23,7 @@ from drolayers.cost.affine_rows import AffineRows
 from drolayers.cost.losses import Square
 from drolayers.cost.parse import CurvedCost, PiecewiseCost
 from drolayers.errors import ModelError
+from drolayers.products import kron
 from drolayers.reformulation.worst_case import Probe, WorstCase, worst_case
 from drolayers.support import Layout
 
@@ -31,7 +32,7 @@ def full_rows(rows: AffineRows, stack: cp.Expression) -> Rows:
     """Rows over all coordinates, each a block of its own."""
     count, dim = len(rows), rows.dim
     layout = Layout(np.repeat(np.arange(count), dim), np.tile(np.arange(dim), count), count)
-    return Rows(cp.vec(rows.slope(stack), order="C"), rows.offset(stack), layout, np.arange(count))
+    return Rows(rows.flat_slope(stack), rows.offset(stack), layout, np.arange(count))
 
 
 def at_scenarios(
@@ -44,7 +45,7 @@ def at_scenarios(
         along = ambiguity.along(full_rows(curve.rows, stack))
         assert along is not None
         count, rows = along.weights.size, len(curve.rows)
-        above, weights = cp.Variable(count * rows), along.weights[np.repeat(np.arange(count), rows)]
+        above, weights = cp.Variable(count * rows), kron(along.weights, cp.Constant(np.ones(rows)))
         constraints += curve.loss.above(above, along.values, weights)
         added = cp.reshape(above, (count, rows), order="C") @ curve.weight
         total = added if total is None else total + added
