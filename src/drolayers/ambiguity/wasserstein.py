@@ -49,7 +49,7 @@ class Wasserstein(AmbiguitySet):
     The nominal atoms and weights travel beside θ: ``layer(theta, nominal(z))``, and a model may predict them, since
     gradients reach them. In the dual, atom n is a scenario of weight ω_n, and a scenario's rows are multiplied by ω_n,
     so that a zero weight leaves nothing undetermined; or rather by Nω_n, whose mean is one, so that each of many atoms
-    is no smaller.
+    is no smaller. Of a mean of squares under order 2 a weight of exactly zero has no derivative: it is padding.
 
     A learnt metric and the radius have one scale in common, since ``‖cA(y - y_n)‖ <= cε`` says the same for every
     c > 0. It is fixed: A is divided by the root of the mean square of its columns' lengths, so that the radius is
