@@ -92,20 +92,26 @@ def radius() -> Figure:
 
     atoms = torch.as_tensor(np.random.default_rng(3).uniform(1, 5, (1, 12, 2)))
     nominal = atoms, torch.full((1, 12), 1 / 12, dtype=torch.float64)
-    made, row = figure(1, 3, size=(7.6, 2.9), sharex=True, sharey=True)
-    for axes, (size, order) in zip(row, ((0.3, 2), (1.0, 2), (1.0, 1)), strict=True):
+    made, row = figure(1, 4, size=(9.6, 2.9), sharex=True, sharey=True)
+    for axes, (size, order) in zip(row, ((0.3, 2), (1.0, 2), (1.0, 1), (1.0, np.inf)), strict=True):
         y = dro.Uncertain(2, support=dro.support.Box(0.0, 8.0))
         x = cp.Variable(2, nonneg=True)
         # A far miss is dearer than a near one, so that the worst case is unique for order 1 as well.
         cost = cp.sum(x) + cp.sum(cp.maximum(4.0 * (y - x), 10.0 * (y - x) - 9.0, 0.0))
-        problem = dro.DecisionProblem(cost, [], dro.Wasserstein(y, 12, norm=2 if order == 2 else 1, order=order))
+        problem = dro.DecisionProblem(cost, [], dro.Wasserstein(y, 12, norm=1 if order == 1 else 2, order=order))
         theta = torch.tensor([[size]], dtype=torch.float64)
         best = dro.DROLayer(problem)(theta, nominal).best
         plot.worst_case(problem, best, theta, nominal, axes=axes)
         stock = best[x][0]
         axes.axvline(float(stock[0]), color=INK, ls=":", lw=1.0)
         axes.axhline(float(stock[1]), color=INK, ls=":", lw=1.0)
-        axes.set(title=f"order {order}, radius {size:g}", xlim=(-0.5, 8.5), ylim=(-0.5, 8.5), xlabel="y₁", ylabel="")
+        axes.set(
+            title=f"order {'∞' if order > 2 else order}, radius {size:g}",
+            xlim=(-0.5, 8.5),
+            ylim=(-0.5, 8.5),
+            xlabel="y₁",
+            ylabel="",
+        )
         if axes is not row[0]:
             axes.get_legend().remove()
     row[0].set(ylabel="y₂")

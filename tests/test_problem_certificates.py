@@ -1,7 +1,7 @@
 """Every set, support and cost: the worst-case distribution lies in the set and attains the worst-case cost.
 
-All triples run (of brief sets, pairs); DROLAYERS_PAIRS=1 leaves a table in which every pair (set, support), (set,
-cost), (support, cost) is.
+All triples run (of brief sets, every pair (set, support), (set, cost)); DROLAYERS_PAIRS=1 leaves a table in which every
+pair (set, support), (set, cost), (support, cost) is.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def degree(kind: SetCase, name: str) -> float:
     if last == "sigma":
         bound = BOUNDS.get(kind.name, 1.0)
         return bound.get(name, 1.0) if isinstance(bound, dict) else bound
-    if last in ("A", "A0") or name in DIRECTIONS.get(kind.name, ()):
+    if last in ("A", "A0", "metric") or name in DIRECTIONS.get(kind.name, ()):
         return 0.0
     assert last in ("mu", "h", "b0", "radius", "centre", "factor"), name
     return 1.0
@@ -184,7 +184,7 @@ class Rescaled:
         """A leaf as the library takes it."""
         if not self.kind.around:
             return leaf, None
-        theta, atoms, weights = leaf.split([1, 6, 3], 1)
+        theta, atoms, weights = leaf.split([self.problem.ambiguity.size, 6, 3], 1)
         return theta, (atoms.reshape(-1, 3, 2), weights)
 
     def answer(

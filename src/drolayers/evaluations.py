@@ -16,7 +16,12 @@ from drolayers.cost.rules import Part
 from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ShapeError
 from drolayers.reformulation.worst_case import Probe
-from drolayers.reformulation.worst_distribution import WorstCaseDistribution, reweighted, worst_distribution
+from drolayers.reformulation.worst_distribution import (
+    WorstCaseDistribution,
+    concentrated,
+    reweighted,
+    worst_distribution,
+)
 from drolayers.status import Status, usable
 from drolayers.written import Writer
 
@@ -64,13 +69,15 @@ class Evaluations:
             total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
             means, masses = torch.autograd.grad(total, (da, db))
         masses = torch.where(ok[:, None], masses, zero + torch.nan)
-        around = None if part.everywhere and not ambiguity.pinned else given.nominal
+        around = None if part.everywhere and not ambiguity.local else given.nominal
         if ambiguity.pinned:
             assert around is not None
             return reweighted(probe.rows, ambiguity.y.shape, around, masses)
         weights = torch.ones(batch, 1) if around is None else around.weights
+        if part.everywhere and around is not None:
+            weights, masses, means = concentrated(probe.rows, weights, masses, means)
         slopes = probe.unit * solution.variable(probe.values).detach()
-        return worst_distribution(probe.rows, ambiguity.y.shape, weights, masses, means, slopes)
+        return worst_distribution(probe.rows, ambiguity.y.shape, weights, masses, means, slopes, ambiguity.escapes)
 
     def _program(self, part: Part) -> tuple[ConeProgram, Probe]:
         """The same reformulation with the decision fixed by equations and the rows open to perturbation."""
@@ -105,7 +112,7 @@ class Evaluations:
         status = self.diagnosis.empty_sets(solution.status, solution.primal, solution.objective, given)
         unsolved = (status == int(Status.FAILED)) & asked.isfinite().all(1).to(status.device)
         failed = unsolved.nonzero()[:, 0]
-        if failed.numel():
+        if failed.numel() and self.diagnosis.proves:
             with torch.no_grad():
                 numbers = program.values(asked[failed.to(asked.device)])
                 none = endless(program, numbers, self.engine.solver)

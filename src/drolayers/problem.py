@@ -119,7 +119,9 @@ class DecisionProblem:
             self.program,
             self._engine,
         )
-        self.diagnosis = Diagnosis(ambiguity, self.known_data, self.program, self._decisions, self._engine)
+        # Where mass moves under a cost that is curved in y, a solver that gives up has proved nothing.
+        proves = ambiguity.pinned or not any(part.parsed.curves for part in self.parts)
+        self.diagnosis = Diagnosis(ambiguity, self.known_data, self.program, self._decisions, self._engine, proves)
         self._evaluations = Evaluations(self._writer, self.variables, self.diagnosis, self._engine)
 
     @property
@@ -352,6 +354,11 @@ class DecisionProblem:
         part = self._cost if of is None else self._rule(of).part(row)
         if part.parsed.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
+        if part.parsed.curves and not self.ambiguity.pinned:
+            raise ModelError(
+                f"The worst distribution of {part.parsed.curves[0].text}, which is curved in y, is shown where mass "
+                "stays at the atoms (dro.Divergence, dro.Empirical): its worst-case cost is worst_case_cost."
+            )
         return self._evaluations.distribution(part, self._checked(x), self.given(theta, nominal, known))
 
     def _rule(self, constraint: cp.Constraint) -> Rule:

@@ -39,6 +39,8 @@ class SetCase:
         moments: values ``(point, bound)`` at points ``(point, 2)``; None for a ball.
         sigma: the bounds.
         ball: norm and order of a Wasserstein ball.
+        metric: the matrix by which its ways are measured, as it is used.
+        fixed: coordinates that may not move in it.
         divergence: the kind of a ball of reweightings.
         gauge: of robust outcomes, the smallest multiple of the shape that holds points ``(point, 2)``.
         covariance: whether mean and second moment are bounded, in units of a factor.
@@ -50,10 +52,12 @@ class SetCase:
     base: Parameters
     moments: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
     sigma: Callable[[Parameters], np.ndarray] | None = None
-    ball: tuple[float, int] | None = None
+    ball: tuple[float, float] | None = None
     divergence: str | None = None
     gauge: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
     covariance: bool = False
+    metric: Callable[[Parameters], np.ndarray] | None = None
+    fixed: tuple[int, ...] = ()
     brief: bool = False
 
     @property
@@ -65,6 +69,22 @@ class SetCase:
         """What a reweighting uses of its radius."""
         assert self.divergence is not None
         return float(weights @ PHI[self.divergence](cp.Constant(probabilities / weights)).value)
+
+    def lengths(self, t: Parameters, ways: np.ndarray) -> np.ndarray:
+        """How long ways ``(way, 2)`` are; infinite where a coordinate moves that may not."""
+        assert self.ball is not None
+        moved, still = np.delete(ways, self.fixed, axis=1), ways[:, list(self.fixed)]
+        moved = moved if self.metric is None else moved @ self.metric(t).T
+        stuck = np.abs(still).max(1, initial=0.0) > 1e-6 * (1.0 + np.abs(ways).max(1))
+        return np.where(stuck, np.inf, _norm(moved, self.ball[0]))
+
+    def spent(self, t: Parameters, probabilities: np.ndarray, ways: np.ndarray) -> tuple[float, float]:
+        """What is used of the radius, to the power of the order, and the radius; under order ∞ the longest way."""
+        assert self.ball is not None
+        lengths, order = self.lengths(t, ways), self.ball[1]
+        if np.isinf(order):
+            return float(lengths[probabilities > 0].max()), float(t["radius"])
+        return float(probabilities @ lengths**order), float(t["radius"] ** order)
 
     def parameters(self, batch: int, seed: int = 0, spread: float = 0.04) -> list[Parameters]:
         """Parameters of a batch: the base ones, moved a little."""
@@ -432,13 +452,53 @@ def _conic_matrix(middle: np.ndarray) -> SetCase:
     )
 
 
-def _ball(norm: float, order: int) -> SetCase:
+def _ball(norm: float, order: float) -> SetCase:
     return SetCase(
-        f"ball {norm:g}, order {order}",
+        f"ball {norm:g}, order {order:g}",
         lambda y: dro.Wasserstein(y, 3, norm=norm, order=order),
         {"radius": np.array(0.3)},
         ball=(norm, order),
     )
+
+
+def _balls() -> list[SetCase]:
+    """Balls in which every way is bounded, by metrics, and around what may not move."""
+    square = np.array([[1.0, 0.4], [-0.3, 0.7]])
+
+    def scaled(t: Parameters) -> np.ndarray:
+        return t["metric"] / np.sqrt((t["metric"] ** 2).sum() / t["metric"].shape[1])
+
+    def case(name: str, norm: float, order: float, matrix: np.ndarray | None = None, **more: Any) -> SetCase:
+        fixed = more.get("fixed", ())
+        return SetCase(
+            name,
+            lambda y: dro.Wasserstein(y, 3, norm=norm, order=order, metric=matrix, fixed=fixed),
+            {"radius": np.array(0.3)},
+            ball=(norm, order),
+            metric=None if matrix is None else lambda t: matrix,
+            fixed=fixed,
+            brief=True,
+        )
+
+    def learnt(name: str, norm: float, order: float, matrix: np.ndarray) -> SetCase:
+        return SetCase(
+            name,
+            lambda y: dro.Wasserstein(y, 3, norm=norm, order=order, metric=dro.Learn(*matrix.shape)),
+            {"radius": np.array(0.3), "metric": matrix},
+            ball=(norm, order),
+            metric=scaled,
+            brief=True,
+        )
+
+    return [
+        *[case(f"ball {norm:g}, order inf", norm, np.inf) for norm in (2, np.inf)],
+        case("ball by a matrix", 2, 1, IMAGE),
+        case("ball by a diagonal, order inf", np.inf, np.inf, np.diag([2.0, 0.5])),
+        learnt("learnt ball, order 2", 2, 2, square),
+        learnt("learnt ball, order inf", 1, np.inf, IMAGE),
+        case("ball along an axis", 1, 1, fixed=(1,)),
+        case("ball along an axis, order inf", 2, np.inf, np.array([[0.8]]), fixed=(0,)),
+    ]
 
 
 PHI: dict[str, Callable[[cp.Expression], cp.Expression]] = {
@@ -508,6 +568,7 @@ SETS: list[SetCase] = [
     *[_ball(norm, order) for norm in (1, 2, np.inf) for order in (1, 2)],
     *[_reweighted(kind) for kind in PHI],
     *_vectors(),
+    *_balls(),
     *_differences(),
     *_shapes(),
     _covariance(),

@@ -95,6 +95,8 @@ def test_parameters_and_usage(case: SetCase) -> None:
         expected = [w.numpy() @ case.moments(t, a.numpy()) for w, t, a in zip(weights, given, atoms, strict=True)]
         np.testing.assert_allclose(used.numpy(), np.stack(expected), rtol=1e-6, atol=1e-7)
     else:
-        norm, order = case.ball
-        np.testing.assert_allclose(used.numpy(), np.linalg.norm([0.25, 0.25], norm) ** order)
-        np.testing.assert_allclose(bounds[:, 0].numpy(), [t["radius"] ** order for t in given])
+        ways = np.full((3, 2), 0.25)
+        expected = [case.spent(t, w.numpy(), ways) for w, t in zip(weights, given, strict=True)]
+        np.testing.assert_allclose(torch.cat([used, bounds], 1).numpy(), expected)
+        stayed = ambiguity.usage(flat, nominal, replace(mass, atoms=nominal[0]))[0]
+        torch.testing.assert_close(stayed, torch.zeros(2, 1).double())

@@ -70,12 +70,11 @@ def usage(
             used = used + case.recession(t, mass.directions).sum(0)
         return used, case.sigma(t)
     assert nominal is not None
-    norm, order = case.ball
-    centres = nominal[0][item].numpy()
-    moved = mass.probabilities @ np.linalg.norm(mass.atoms - centres[mass.origin], norm, axis=1) ** order
-    if len(mass.directions):
-        moved += np.linalg.norm(mass.directions, norm, axis=1).sum() if order == 1 else np.inf
-    return np.array([moved]), np.array([t["radius"] ** order])
+    centres, ways = nominal[0][item].numpy(), mass.directions
+    moved, bound = case.spent(t, mass.probabilities, mass.atoms - centres[mass.origin])
+    if len(ways):
+        moved += case.lengths(t, ways).sum() if case.ball[1] == 1 else np.inf
+    return np.array([moved]), np.array([bound])
 
 
 def finite(mass: Spread, share: float) -> Spread:

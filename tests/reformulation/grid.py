@@ -31,15 +31,34 @@ def points(support: SupportCase, step: float = 0.1, reach: float = 4.0) -> np.nd
     return ends[np.unique(np.round(ends / (0.1 * step)), axis=0, return_index=True)[1]]
 
 
-def _within(rays: np.ndarray, inside: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Where each ray from the centre ends: at its own end, or at the last point inside."""
+def reachable(case: Case, t: Parameters, centre: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Where mass of an atom may go: the grid; or points along rays, where ways are bounded or lead along an axis."""
+    kind = case.set
+    assert kind.ball is not None
+    bounded = np.isinf(kind.ball[1])
+    if not (bounded or kind.fixed):
+        return grid
+    angles = np.linspace(0, 2 * np.pi, 720, endpoint=False)
+    directions = np.stack([np.cos(angles), np.sin(angles)], -1)
+    if kind.fixed:
+        directions = np.delete(np.concatenate([np.eye(2), -np.eye(2)]), [k for i in kind.fixed for k in (i, i + 2)], 0)
+    steps = np.linspace(0.0, 1.0, 21)
+    if bounded:
+        directions = directions * (t["radius"] / kind.lengths(t, directions))[:, None]
+    else:
+        steps = np.concatenate([np.linspace(0.0, 4.0, 801), np.geomspace(4.0, FAR, 60)])
+    return _within((directions[:, None] * steps[:, None]).reshape(-1, 2), lambda y: case.support.excess(y) <= 0, centre)
+
+
+def _within(rays: np.ndarray, inside: Callable[[np.ndarray], np.ndarray], centre: np.ndarray = CENTRE) -> np.ndarray:
+    """Where each ray from a point inside ends: at its own end, or at the last point inside."""
     near, far = np.zeros(len(rays)), np.ones(len(rays))
-    whole = inside(CENTRE + rays)
+    whole = inside(centre + rays)
     for _ in range(50):
         middle = (near + far) / 2
-        fits = inside(CENTRE + middle[:, None] * rays)
+        fits = inside(centre + middle[:, None] * rays)
         near, far = np.where(fits, middle, near), np.where(fits, far, middle)
-    return CENTRE + np.where(whole, 1.0, near)[:, None] * rays
+    return centre + np.where(whole, 1.0, near)[:, None] * rays
 
 
 def lower_bound(
@@ -72,12 +91,19 @@ def lower_bound(
         sums, weights = np.ones((1, len(grid))), np.ones(1)
     else:
         assert nominal is not None
-        norm, order = case.set.ball
         centres, weights = (part[item].numpy() for part in nominal)
-        grid = np.concatenate([grid, centres])
-        cost = np.tile(case.cost.value(x, grid), len(centres))
-        used = np.stack([np.linalg.norm(grid - c, norm, axis=1) ** order for c in centres]).reshape(1, -1)
-        bounds, sums = np.array([t["radius"] ** order]), np.kron(np.eye(len(centres)), np.ones(len(grid)))
+        near = [reachable(case, t, centre, np.concatenate([grid, centres])) for centre in centres]
+        cost = case.cost.value(x, np.concatenate(near))
+        order = case.set.ball[1]
+        lengths = [case.set.lengths(t, points - centre) for points, centre in zip(near, centres, strict=True)]
+        used, bounds = np.concatenate(lengths)[None], np.array([t["radius"]])
+        if np.isinf(order):
+            assert used.max() <= bounds[0] * (1 + 1e-9)
+            used = np.zeros_like(used)
+        else:
+            used, bounds = used**order, bounds**order
+        origin = np.repeat(np.arange(len(centres)), [len(points) for points in near])
+        sums = (origin == np.arange(len(centres))[:, None]).astype(float)
     # Mass far out is measured in what it uses up, so that the columns have one size.
     size = np.maximum(np.abs(used).max(0), 1.0)
     found = linprog(-cost / size, A_ub=used / size, b_ub=bounds, A_eq=sums / size, b_eq=weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cvxpy as cp
 import numpy as np
@@ -22,6 +22,9 @@ from drolayers.errors import ShapeError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
 from drolayers.uncertainty import Uncertain
+
+Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
+"""From the sums of all scenarios to what is to be summed instead, with its constraints."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class SetDual:
     constraints: Constraints
     unit: float = 1.0
     scenarios: int = 1
-    combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
+    combined: Combined | None = None
 
 
 def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
@@ -95,6 +98,41 @@ def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp
     scenario = np.repeat(np.arange(count), layout.row.size // count)
     centres = cp.vec(weighted, order="C")[scenario * dim + layout.coordinate]
     return layout.sums() @ times(centres, tiled(slope, count))
+
+
+@dataclass(frozen=True)
+class Along:
+    """What a set says of affine functions u = aᵀy + b on all of space, one by one: a ball around weighted numbers.
+
+    Args:
+        values: Nω_n u_n, scenario by scenario.
+        weights: Nω_n.
+        unit: 1/N.
+        order: of the ball.
+        radius: of the ball, for a single function; None where mass stays at the atoms.
+        reach: Nω_n times the radius.
+        roots: √(Nω_n) u_n.
+        constraints: what makes the radius one.
+    """
+
+    values: cp.Expression
+    weights: cp.Expression
+    unit: float
+    order: float = 0.0
+    radius: cp.Expression | None = None
+    reach: cp.Expression | None = None
+    roots: cp.Expression | None = None
+    constraints: Constraints = field(default_factory=list)
+
+
+def largest(weights: cp.Parameter) -> Combined:
+    """The largest of the sums of all scenarios, in place of their sum; each was multiplied by its weight."""
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        most = cp.Variable()
+        return weights.size * most, [totals <= weights * most]
+
+    return combined
 
 
 class AmbiguitySet(ABC):
@@ -119,6 +157,16 @@ class AmbiguitySet(ABC):
         return False
 
     @property
+    def local(self) -> bool:
+        """Whether the outcomes that the set allows are told atom by atom, since mass cannot go anywhere from each."""
+        return self.pinned
+
+    @property
+    def escapes(self) -> bool:
+        """Whether mass may go as far as it likes, if it is little enough."""
+        return not self.pinned
+
+    @property
     def reach(self) -> Support:
         """Where mass may be, besides what the set itself says."""
         return self.y.support
@@ -126,6 +174,11 @@ class AmbiguitySet(ABC):
     @property
     def needs_nominal(self) -> bool:
         """Whether atoms and weights travel beside θ."""
+        return False
+
+    @property
+    def centred(self) -> bool:
+        """Whether the worst mean square of an affine function is the square of its worst mean, of either sign."""
         return False
 
     @property
@@ -144,10 +197,6 @@ class AmbiguitySet(ABC):
     def links(self) -> list[Labels]:
         """Groups of coordinates that the set ties together; across others its dual is a sum."""
 
-    def outcome_links(self) -> list[Labels]:
-        """The same where every outcome counts that the set allows; none unless said otherwise."""
-        return []
-
     @abstractmethod
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
         """Multipliers, their price, and the terms that they bring into every row.
@@ -158,9 +207,17 @@ class AmbiguitySet(ABC):
             share: whether what all scenarios have in common may be said once.
         """
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """The same over every outcome that the set allows: all of the support unless said otherwise."""
         return SetDual(rows, cp.Constant(0.0), [], [])
+
+    def along(self, rows: Rows) -> Along | None:
+        """What the set says of affine functions of y, each a row over all coordinates; None where that is not known."""
+        return None
+
+    def outcome_links(self) -> list[Labels]:
+        """Groups of coordinates that these outcomes tie together, besides the support's: none unless said otherwise."""
+        return []
 
     def lifted_components(self) -> list[int]:
         """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
+from drolayers.ambiguity.image import Coordinates
 from drolayers.ambiguity.moment import Elementary, Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
@@ -115,6 +116,18 @@ class MomentSet(AmbiguitySet):
         if not isinstance(moment, Elementary) or not isinstance(moment.outer, NormPower) or moment.outer.positive:
             return False
         return len(self.moments) == moment.bounds == 1 and isinstance(self.y.support, Reals)
+
+    @property
+    def centred(self) -> bool:
+        """Where squared deviations alone are bounded on all of space, no coordinate's twice."""
+        seen: list[int] = []
+        for moment in self.moments:
+            if not isinstance(moment, Elementary) or not isinstance(moment.image, Coordinates):
+                return False
+            if moment.outer != NormPower(2.0, 2.0):
+                return False
+            seen += moment.image.coordinates.tolist()
+        return len(seen) == len(set(seen)) and isinstance(self.y.support, Reals)
 
     def links(self) -> list[Labels]:
         """Those of the moments."""

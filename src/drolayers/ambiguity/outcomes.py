@@ -111,7 +111,7 @@ class Outcomes(Centred):
         """No multipliers: the shape's support function stands beside that of the support."""
         return SetDual(rows, cp.Constant(0.0), [_ShapeTerm(self, np.arange(rows.layout.row.size))], [])
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """The same."""
         return self.dual(rows)
 

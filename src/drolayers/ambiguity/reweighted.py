@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import Along, AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -22,6 +22,7 @@ from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.products import times
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -72,14 +73,15 @@ class Reweighted(AmbiguitySet):
         expanded = scenarios(rows, self.weights)
         return SetDual(expanded, cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms, self.atoms)
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """At all atoms of positive weight: the largest of their costs."""
+        return replace(Reweighted.dual(self, rows), combined=largest(self.weights))
 
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            largest = cp.Variable()
-            return self.atoms * largest, [totals <= self.weights * largest]
-
-        return replace(Reweighted.dual(self, rows), combined=combined)
+    def along(self, rows: Rows) -> Along:
+        """At the atoms."""
+        expanded = scenarios(rows, self.weights)
+        values = at_atoms(rows.slope, expanded.layout, self.weighted_centres) + expanded.offset
+        return Along(values, self.weights, 1.0 / self.atoms)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -251,7 +253,7 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
     root = cp.Variable(t.shape, nonneg=True)
-    return [root >= 0.5 * r + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+    return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
 def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:

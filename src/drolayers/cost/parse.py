@@ -1,9 +1,9 @@
-"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }``."""
+"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }`` and losses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from drolayers.cost.affine_rows import AffineRows
 from drolayers.cost.coefficients import Coefficients, coefficients
+from drolayers.cost.losses import Loss
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
 from drolayers.cost.products import Products, affine_rows, intervals, system
 from drolayers.errors import ModelError
@@ -33,6 +34,16 @@ class RuleRecourse:
 
 
 @dataclass(frozen=True)
+class CurvedCost:
+    """Losses ``weight_r * l(a_r(x)'y + b_r(x))`` that are curved in y, to be added up; every row sees y."""
+
+    loss: Loss
+    weight: np.ndarray
+    rows: AffineRows
+    text: str
+
+
+@dataclass(frozen=True)
 class PiecewiseCost:
     """The cost ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }`` as arrays.
 
@@ -49,6 +60,7 @@ class PiecewiseCost:
         term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
         recourses: the two-stage costs left to decision rules, in addition to the terms.
+        curves: the losses that are curved in ``y``, likewise.
     """
 
     y: Uncertain
@@ -62,6 +74,7 @@ class PiecewiseCost:
     term: np.ndarray
     forbidden: AffineRows
     recourses: tuple[RuleRecourse, ...]
+    curves: tuple[CurvedCost, ...] = ()
 
     @property
     def conservative(self) -> bool:
@@ -112,12 +125,13 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     decisions = cost.variables()
     epigraphs = [epigraph.variable for epigraph in lowered.epigraphs]
     maxima = [maximum.variable for maximum in lowered.maxima]
-    markers = [rule.variable for rule in lowered.rules]
+    markers = [*(rule.variable for rule in lowered.rules), *(curve.variable for curve in lowered.curves)]
     blocks = [
         [lowered.remainder],
         [row for maximum in lowered.maxima for row in maximum.rows],
         lowered.forbidden,
         [rule.rhs for rule in lowered.rules],
+        [curve.rows for curve in lowered.curves],
     ]
     known = tuple(p for p in cost.parameters() if p is not y)
     entries = coefficients(
@@ -134,6 +148,9 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     owner, describe = _owners(lowered, int(ends[-1]))
     ranges = intervals(known)
     entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
+    if maxima_of.weight[ends[3] : ends[4]].nnz:
+        names = ", ".join(shorten(curve.node) for curve in lowered.curves)
+        raise ModelError(f"Of {names} a loss is taken of a maximum of y: take it of what is affine in y.")
     if maxima_of.weight[ends[1] : ends[3]].nnz:
         raise ModelError("The right-hand side of a recourse must be affine in y: take maxima of y out of it.")
     count = len(maxima_of.owner)
@@ -153,16 +170,18 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     pieces = table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
-    recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight)
+    weight, inside = (chosen @ marker_weight).toarray().ravel(), selection @ marker_weight
+    recourses = _rules(lowered, table, ends, weight, inside)
+    curves = _curves(lowered, table, int(ends[3]), weight[len(lowered.rules) :], inside[:, len(lowered.rules) :])
 
     forbidden = table.take(np.arange(ends[1], ends[2]))
     # Rows that were multiplied by known data once more have left products behind.
-    rows = [pieces, remainder, forbidden, *(rule.rhs for rule in recourses)]
+    rows = [pieces, remainder, forbidden, *(rule.rhs for rule in recourses), *(curve.rows for curve in curves)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
     products = products.take(needed - width)
 
-    kept, restored = _restore(lowered.epigraphs, pieces, remainder, products, _length(decisions))
+    kept, restored = _restore(lowered.epigraphs, [pieces, *(c.rows for c in curves)], remainder, products, decisions)
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
     columns = np.concatenate([np.arange(_length(decisions)), *places])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
@@ -170,6 +189,10 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
     columns = np.concatenate([columns, needed])
     pieces, remainder = pieces.keep_columns(columns), remainder.keep_columns(columns)
     x = stack(variables, products)
+    curves = [replace(curve, rows=curve.rows.keep_columns(columns)) for curve in curves]
+    restored += [
+        curve.loss.of(curve.rows.offset(x)) @ curve.weight for curve in map(_blind, curves) if curve.weight.size
+    ]
     sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
     deterministic = sum(
         [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], x)],
@@ -190,6 +213,7 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
         recourses=tuple(
             RuleRecourse(rule.weight, rule.q, rule.W, rule.rhs.keep_columns(columns)) for rule in recourses
         ),
+        curves=tuple(curve for curve in map(_seeing, curves) if curve.weight.size),
     )
 
 
@@ -258,23 +282,29 @@ def _check_products(entries: Coefficients, lowered: Lowered, width: int, y: Unce
     """Refuses ``y`` times a maximum of ``y``."""
     columns = entries.column[(entries.column >= width) & (entries.coordinate >= 0)] - width
     if len(columns):
-        nodes = [(m.node, m.variable.size) for m in lowered.maxima] + [(r.node, 1) for r in lowered.rules]
+        nodes: list[tuple[cp.Expression, int]] = [(m.node, m.variable.size) for m in lowered.maxima]
+        nodes += [(rule.node, 1) for rule in lowered.rules]
+        nodes += [(curve.node, curve.variable.size) for curve in lowered.curves]
         ends = np.cumsum([size for _, size in nodes])
         node = nodes[int(np.searchsorted(ends, columns.min(), side="right"))][0]
         raise ModelError(
             f"The cost is not piecewise affine in {y.name()} because it multiplies {shorten(node)} by {y.name()}: "
-            "multiply maxima by nonnegative constants only."
+            "multiply maxima and losses by nonnegative constants only."
         )
 
 
 def _markers(
     entries: Coefficients, inner: int, outer: int, rows: int, lowered: Lowered
 ) -> tuple[Coefficients, sp.csr_array]:
-    """The entries without two-stage costs that are left to decision rules, and what those are multiplied by."""
+    """The entries without the markers of decision rules and of losses, and what those are multiplied by."""
     of_rule = (entries.column >= inner) & (entries.column < outer)
     some = entries[of_rule]
     if (some.factor >= 0).any():
-        node = lowered.rules[int(some.column[some.factor >= 0].min()) - inner].node
+        first = int(some.column[some.factor >= 0].min()) - inner
+        if first >= len(lowered.rules):
+            names = ", ".join(shorten(curve.node) for curve in lowered.curves)
+            raise ModelError(f"Of {names} one is multiplied by known data: put that into the loss, or into y.")
+        node = lowered.rules[first].node
         raise ModelError(
             f"{shorten(node)} is handled by a decision rule and is multiplied by known data: reduce the "
             "second stage or use method='vertices'."
@@ -302,12 +332,50 @@ def _rules(
     return recourses
 
 
+def _curves(
+    lowered: Lowered, table: AffineRows, start: int, weight: np.ndarray, inside: sp.csr_array
+) -> list[CurvedCost]:
+    """The losses that are curved in ``y``, which may only be added to the rest."""
+    found, column = [], 0
+    for curve in lowered.curves:
+        mine = np.arange(column, column + curve.rows.size)
+        if inside[:, mine].nnz:
+            raise ModelError(
+                f"{shorten(curve.node)} is curved in y and can only be added to the cost, not be inside a maximum or a "
+                "CVaR: take the maximum of pieces that are affine in y, or bound the loss by some."
+            )
+        kept = mine[weight[mine] != 0]
+        found.append(CurvedCost(curve.loss, weight[kept], table.take(start + kept), shorten(curve.node)))
+        column += curve.rows.size
+    return found
+
+
+def _some(curve: CurvedCost, chosen: np.ndarray) -> CurvedCost:
+    """Some of its rows."""
+    where = np.flatnonzero(chosen)
+    return replace(curve, weight=curve.weight[where], rows=curve.rows.take(where))
+
+
+def _seeing(curve: CurvedCost) -> CurvedCost:
+    """The rows that see ``y``."""
+    return _some(curve, np.any(curve.rows.coordinates(), axis=1, keepdims=True)[:, 0])
+
+
+def _blind(curve: CurvedCost) -> CurvedCost:
+    """The rows that do not."""
+    return _some(curve, ~np.any(curve.rows.coordinates(), axis=1, keepdims=True)[:, 0])
+
+
 def _restore(
-    epigraphs: Sequence[Epigraph], pieces: AffineRows, remainder: AffineRows, products: Products, start: int
+    epigraphs: Sequence[Epigraph],
+    rows: Sequence[AffineRows],
+    remainder: AffineRows,
+    products: Products,
+    decisions: Sequence[cp.Variable],
 ) -> tuple[list[tuple[Epigraph, int]], list[cp.Expression]]:
-    """Epigraphs that the pieces need, with their first columns; the others go back into ``c0`` as they were."""
-    used = np.zeros(pieces.width, dtype=bool)
-    for matrix in (pieces.slope_linear, pieces.offset_linear, remainder.slope_linear):
+    """Epigraphs that the rows need, with their first columns; the others go back into ``c0`` as they were."""
+    used, start = np.zeros(remainder.width, dtype=bool), _length(decisions)
+    for matrix in (remainder.slope_linear, *(m for r in rows for m in (r.slope_linear, r.offset_linear))):
         used[matrix.indices] = True
     used[products.column[products.column >= 0]] = True
     weight = remainder.offset_linear.toarray().ravel()

@@ -50,10 +50,11 @@ class Projection(nn.Module):
     It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
-    all atoms lie in it). Robust outcomes must hold all atoms of positive weight: a box moves to the closest one that
-    does, an ellipsoid or a budget grows about its centre, as does the factor of ``MeanCovariance``. Where the ends of a
-    box are known data, outcomes of other days may lie outside of today's: the nominal distribution is first moved to
-    the nearest one inside. Gradients flow to θ, and to the nominal distribution and known data where those need them.
+    all atoms lie in it) by the ball's own metric, which is kept. Robust outcomes must hold all atoms of positive
+    weight: a box moves to the closest one that does, an ellipsoid or a budget grows about its centre, as does the
+    factor of ``MeanCovariance``. Where the ends of a box are known data, outcomes of other days may lie outside of
+    today's: the nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal
+    distribution and known data where those need them.
 
     Args:
         ambiguity: the set.
@@ -190,10 +191,12 @@ class Projection(nn.Module):
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around, told) + self.absolute
+            least = self.ambiguity.needed(double, around, told)[:, None]
+            needed, radius = (1.0 + self.margin) * least + self.absolute, double[:, :1]
             # Known data that is no number, or leaves no support, asks for nothing: such items are masked by the layer.
-            asked = (needed > double) & (needed < torch.inf)
-            return torch.where(asked, raised(needed, flat.dtype), double).to(flat.dtype), report
+            asked = (needed > radius) & (needed < torch.inf)
+            radius = torch.where(asked, raised(needed, flat.dtype), radius)
+            return torch.cat([radius, double[:, 1:]], 1).to(flat.dtype), report
         if isinstance(self.ambiguity, Divergence):
             # The nominal distribution is at no distance from itself.
             least = torch.full_like(double, self.absolute)
@@ -266,20 +269,6 @@ def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLi
             raise ModelError(f"The weight of {name!r} must be positive and a number or of shape {shape}.")
         found[name] = np.array(np.broadcast_to(value, shape))
     return found
-
-
-def _needed_radius(ball: Wasserstein, nominal: Nominal, known: Told) -> Float[Tensor, "batch 1"]:
-    """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
-    atoms, weights = nominal
-    support = ball.y.support
-    if isinstance(support, Box):
-        # Coordinate by coordinate, in every norm.
-        lo, hi = _ends(support, atoms, known)
-        gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
-        distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
-        moved = (weights * distance**ball.order).sum(1, keepdim=True)
-        return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
-    return ball.needed(nominal, known)[:, None]
 
 
 def _ends(box: Box, atoms: Float[Tensor, "batch atom dim"], known: Told) -> list[Tensor]:

@@ -82,13 +82,14 @@ class WorstCase:
     probe: Probe | None
 
 
-def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:
+def worst_case(dual: SetDual, support: Support, probe: bool = False, curved: cp.Expression | None = None) -> WorstCase:
     """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}.
 
     Args:
         dual: of the set U(θ) over the pieces of all blocks.
         support: of y.
         probe: whether slopes and offsets become variables that can be perturbed.
+        curved: what is to be added to the sum of every scenario.
     """
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
@@ -110,12 +111,14 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
         blocks.append(np.unique(expanded.block[~lone]))
         constraints.append(constraint)
     if dual.combined is None:
-        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
+        added = [] if curved is None else [curved]
+        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in [*parts, *added]), constraints, probed)
     each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
     scenario = np.concatenate(blocks) // each
     shape = (dual.scenarios, scenario.size)
     sums = sp.csr_array((np.ones(scenario.size), (scenario, np.arange(scenario.size))), shape=shape)
-    total, more = dual.combined(sums @ cp.hstack(parts))
+    totals = sums @ cp.hstack(parts)
+    total, more = dual.combined(totals if curved is None else totals + curved)
     return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 
 
