@@ -6,6 +6,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Self
 
 import cvxpy as cp
@@ -18,6 +19,7 @@ from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
+from drolayers.files import writing
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
@@ -124,7 +126,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
-            with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
+            folder = self.trainer.directory
+            with writing(folder or gettempdir()), alone(None if folder is None else Path(folder)):
                 self._fit(Z, Y, validation, known)
         except BaseException:
             # What is half trained decides nothing.
@@ -151,6 +154,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
+            what["parameters"] = list(ambiguity.parameters)
+            if isinstance(self.model, nn.Module):
+                what["answers"] = storage.answers(self.pipeline_.model, training.Z)
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")}
             claim(folder, self.trainer.resume, what, training, held_out)
@@ -363,7 +369,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "layer": storage.described_layer(self.layer),
             "pretraining": storage.described(self.pretraining),
             "training": storage.described(self.training),
-            "objective": None if self.objective is None else repr(self.objective),
+            "objective": storage.shown(self.objective),
             "seed": self.seed,
             "leave_one_out": self.trainer.leave_one_out,
         }
@@ -409,7 +415,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         learner = cls(problem, **{**storage.restored(path, header, settings), **settings})
         storage.check_same(path, "nominal", storage.described_nominal(learner.nominal), header["nominal"])
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
-        learner.n_features_in_ = int(header["inputs"])
+        learner.n_features_in_ = header["inputs"]
         learner.feature_names_in_, learner.outcome_names_in_ = header.get("columns"), header.get("outcomes")
         learner._check()
         weights = (header["projection"] or {}).get("weights")
