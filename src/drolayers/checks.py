@@ -42,9 +42,7 @@ def real(name: str, value: Any) -> None:
         # Rows of unequal lengths are told by whoever reads them.
         return
     if imaginary:
-        raise ShapeError(
-            f"Complex data not supported: {name} must hold real numbers, its parts in columns of their own."
-        )
+        raise ShapeError(f"Complex data not supported: {name} must hold real numbers, in columns of their own.")
 
 
 def numbers(name: str, value: Any) -> NDArray[np.float64]:

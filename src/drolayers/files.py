@@ -75,15 +75,13 @@ def load(path: str | Path, what: str, form: int) -> tuple[dict[str, Any], dict[s
             found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
         header = json.loads(metadata.get("drolayers", "{}"))
     except (OSError, safetensors.SafetensorError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{path} cannot be read as a {what}: {_line(error)}; save it again, or copy it anew."
-        ) from None
+        raise ModelError(f"{path} cannot be read as a {what}: {_line(error)}; copy it anew or save it again.") from None
     if not isinstance(header, dict) or not isinstance(header.get("format"), int):
         raise ModelError(f"{path} is not a {what}.")
     if header["format"] != form:
         raise ModelError(
-            f"{path} is a {what} of format {header['format']}, and this version reads format {form}: save it again with "
-            "this version."
+            f"{path} is a {what} of format {header['format']}, and this version reads format {form}: save it again "
+            "with this version."
         )
     if metadata.get("checksum") != checksum(metadata["drolayers"], found):
         raise ModelError(f"{path} is damaged: its checksum does not fit its contents; copy it anew, or save it again.")

@@ -51,7 +51,9 @@ def _check_network(header: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -
     hidden, degree = header["model"].get("hidden"), header["model"].get("degree")
     _must("model", isinstance(hidden, list) and all(_count(width) and width for width in hidden), "a list of widths")
     seen = shapes.get("model.input_shift", (0,))[0]
-    wanted = {"model.input_shift": (monomials(header["inputs"], whole("degree", degree), seen),)}
+    wanted: dict[str, tuple[int, ...]] = {
+        "model.input_shift": (monomials(header["inputs"], whole("degree", degree), seen),)
+    }
     for k, shape in enumerate(header["parameters"].values()):
         widths = [seen, *hidden, _size(shape)]
         wanted |= {f"model.networks.{k}.{2 * d}.weight": (b, a) for d, (a, b) in enumerate(pairwise(widths))}

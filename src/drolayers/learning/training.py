@@ -210,7 +210,7 @@ def _trainer(stage: Stage, where: Trainer, folder: Path, monitor: str | None, hi
 
 
 def _history(done: Path) -> list[dict[str, float]] | None:
-    """What a finished stage logged; None where it is not finished, or its file is damaged: the checkpoints tell then."""
+    """What a finished stage logged; None where it is not finished or that cannot be read: checkpoints tell then."""
     try:
         rows = json.loads(done.read_bytes())["history"]
         return [{str(k): float(v) for k, v in row.items()} for row in rows]
