@@ -21,6 +21,7 @@ from drolayers import tables
 from drolayers.checks import directory
 from drolayers.errors import DROError, ModelError, ShapeError
 from drolayers.extras import needs
+from drolayers.writing import replacing
 
 needs("cli", "typer", "rich")
 
@@ -79,7 +80,7 @@ def run(
             raise ModelError(f"{copy} is a file of yours that would be overwritten: give another folder as --out.")
         covariates, outcomes = own.columns(tables.header(data), str(data))
         known = own.problem.known_data
-        rows = tables.read(data, [*covariates, *outcomes, *known.columns])
+        rows = tables.read(data, [*covariates, *outcomes], known.columns)
         held = int(test_share * len(rows))
         if len(rows) - held < 2:
             raise ShapeError(f"{data} leaves {len(rows) - held} rows to learn from: give more, or a smaller share.")
@@ -89,9 +90,11 @@ def run(
         found = _compare(own.problem, trainings, everything, kept) if held else []
         note = {"problem": PROBLEM, "covariates": covariates, "outcomes": outcomes}
         list(trainings.values())[-1].save(folder / MODEL, note)
-        copy.write_bytes(source)
+        with replacing(copy) as unfinished:
+            unfinished.write_bytes(source)
         written = {**note, "rows": found, "written": time.strftime("%Y-%m-%d %H:%M")}
-        (folder / RESULTS).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        with replacing(folder / RESULTS) as unfinished:
+            unfinished.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         _show(f"{problem.stem}: {kept} rows to learn from, {held} to compare on", found)
         Console().print(f"Saved in {folder}: {MODEL}, {PROBLEM}, {RESULTS}, and logs for TensorBoard.", highlight=False)
 
@@ -117,7 +120,7 @@ def decide(
     with one_sentence():
         learner, covariates = _load(model, problem)
         known = learner.problem.known_data
-        given = _Table.of(tables.read(data, [*covariates, *known.columns]), len(covariates), 0, known)
+        given = _Table.of(tables.read(data, covariates, known.columns), len(covariates), 0, known)
         decision = learner.decision(given.Z, given.known)
         names = [
             f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
@@ -143,7 +146,7 @@ def one_sentence() -> Iterator[None]:
     """What goes wrong in use is told in one sentence; faults of the program keep their traceback."""
     try:
         yield
-    except (DROError, OSError, UnicodeDecodeError) as error:
+    except (DROError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)

@@ -1,12 +1,9 @@
-"""Files of ours: written whole or not at all; tensors and JSON with a checksum, of which nothing is ever executed."""
+"""Files of ours: tensors and JSON with a checksum, of which nothing is ever executed."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,34 +13,7 @@ from torch import Tensor
 
 from drolayers.errors import ModelError
 from drolayers.extras import require
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextmanager
-def writing(where: str | Path) -> Iterator[None]:
-    """A disk that is full, or takes nothing, is one sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (*FULL, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
-            raise
-        advice = "free some space" if error.errno in FULL else "give another place"
-        said = f"{error.filename or where} cannot be written: {error.strerror}; {advice} and try again."
-        raise ModelError(said) from None
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """A place to write to beside the file, which takes its place at the end, whenever the process is killed."""
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with writing(target):
-            yield unfinished
-            unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+from drolayers.writing import replacing
 
 
 def save(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

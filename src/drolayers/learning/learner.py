@@ -19,7 +19,6 @@ from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
-from drolayers.files import writing
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
@@ -44,6 +43,7 @@ from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
+from drolayers.writing import writing
 
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""

@@ -24,9 +24,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from drolayers.checks import directory
 from drolayers.errors import ModelError
 from drolayers.extras import needs
-from drolayers.files import misfits, replacing
+from drolayers.files import misfits
 from drolayers.learning.data import ExampleData, Examples
 from drolayers.learning.settings import Stage, Trainer
+from drolayers.writing import replacing
 
 DONE = "done.json"
 CHECKPOINTS = ("last.ckpt", "best.ckpt")
