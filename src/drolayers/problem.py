@@ -568,11 +568,14 @@ class DecisionProblem:
         """A decision with a tensor for every variable."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
-        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables.
-        given = {getattr(v, "id", None): value for v, value in x.items()}
+        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables; but not one
+        # from another process, where others have these numbers.
+        foreign, own = self.ambiguity.y.foreign, set(self.variables)
+        given = {getattr(v, "id", None): value for v, value in x.items() if not foreign or v in own}
         missing = [v.name() for v in self.variables if v.id not in given]
         if missing:
-            raise ShapeError(f"The decision has no values for {missing}.")
+            advice = ": unpickled from elsewhere, the problem knows its own problem.variables alone" if foreign else ""
+            raise ShapeError(f"The decision has no values for {missing}{advice}.")
         values = {
             v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
             for v in self.variables
