@@ -122,14 +122,9 @@ def decide(
         known = learner.problem.known_data
         given = _Table.of(tables.read(data, covariates, known.columns), len(covariates), 0, known)
         decision = learner.decision(given.Z, given.known)
-        names = [
-            f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
-            for variable in decision.best
-            for k in range(variable.size)
-        ]
-        import torch
+        from drolayers.learning.policy import column_titles, side_by_side
 
-        values = torch.cat([value.reshape(len(value), -1) for value in decision.best.values()], 1).tolist()
+        names, values = column_titles(decision.best), side_by_side(decision.best).tolist()
         rows = [
             ["" if number != number else repr(number) for number in row] + [str(status)]
             for row, status in zip(values, decision.statuses, strict=True)

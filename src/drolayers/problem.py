@@ -15,6 +15,7 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import columns
+from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves, compile_program
 from drolayers.conic.elastic import endless
@@ -402,6 +403,7 @@ class DecisionProblem:
         """An expression of the decision and y at an outcome."""
         values = self._checked(x)
         uncertain = self.ambiguity.y
+        real("y", y)
         y = uncertain.rows(torch.as_tensor(y))
         if y.dim() != 2 or y.shape[1] != uncertain.dim:
             shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
@@ -581,6 +583,7 @@ class DecisionProblem:
             for v in self.variables
         }
         for v, value in values.items():
+            real(v.name(), value)
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
                 raise ShapeError(
                     f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), "

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
@@ -28,6 +28,7 @@ from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
+from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.settings import (
     Network,
@@ -52,7 +53,7 @@ STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
 
-class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
+class DecisionFocusedLearner(Decider):
     """Learns, from contexts Z and outcomes Y, a set-valued prediction whose robust decisions are good.
 
     Args:
