@@ -55,6 +55,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def included(found: re.Match[str]) -> str:
         source = ROOT / found["path"]
+        if source.exists() and source.suffix == ".ipynb":
+            return str(_script("notebooks").markdown(source))
         if source.exists():
             return _relinked(source, page.file.src_uri)
         if found["otherwise"] is None:
