@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return found["otherwise"]
 
     markdown = INCLUDE.sub(included, markdown)
-    for name, table in {"statuses": _statuses, "commands": _commands}.items():
+    for name, table in {"statuses": _statuses, "commands": _commands, "checks": _checks}.items():
         mark = f"<!-- {name} -->"
         markdown = markdown.replace(mark, table()) if mark in markdown else markdown
     return markdown
@@ -90,6 +90,13 @@ def _statuses() -> str:
     from drolayers.status import Status
 
     return "\n".join(f"| `{status.name}` | {status.advice} |" for status in Status)
+
+
+def _checks() -> str:
+    """One row for every check of scikit-learn that is meant to fail."""
+    from drolayers.learning.policy import EXPECTED_FAILED_CHECKS
+
+    return "\n".join(f"| `{name}` | {why} |" for name, why in EXPECTED_FAILED_CHECKS.items())
 
 
 def _commands() -> str:
