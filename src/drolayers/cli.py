@@ -72,7 +72,7 @@ def run(
     Known data of the problem are columns by their names: stock for a number, stock_1, stock_2 for a vector. Of the
     others, unless the file names them, the outcomes are the last, as many as y has, and the covariates all before them.
     """
-    with one_sentence():
+    with one_sentence("; what was trained is kept, and --resume goes on from there"):
         own = _Own.read(problem)
         source, folder = problem.read_bytes(), directory(out or Path("runs") / problem.stem)
         copy = folder / PROBLEM
@@ -137,8 +137,11 @@ def decide(
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """What goes wrong in use is told in one sentence; faults of the program keep their traceback."""
+def one_sentence(kept: str = "") -> Iterator[None]:
+    """What goes wrong in use is told in one sentence; faults of the program keep their traceback.
+
+    ``kept`` says what is not lost when it is interrupted.
+    """
     try:
         yield
     except (DROError, OSError) as error:
@@ -148,7 +151,7 @@ def one_sentence() -> Iterator[None]:
         print(f"drolayers: {' '.join(told.split())}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print("drolayers: interrupted; what was trained is kept, and --resume goes on from there.", file=sys.stderr)
+        print(f"drolayers: interrupted{kept}.", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -134,6 +134,8 @@ class KnownData(Numbered):
         missing = [name for name in self.columns if name not in frame.columns]
         if missing:
             raise ShapeError(f"known lacks the columns {missing}; it has {list(frame.columns)}.")
+        if twice := [name for name in self.columns if list(frame.columns).count(name) > 1]:
+            raise ShapeError(f"known has several columns called {twice[0]!r}: give each a name of its own.")
         return {p.name(): np.asarray(frame[_names(p)]).reshape(-1, *p.shape) for p in self.parameters}
 
     def table(

@@ -81,6 +81,7 @@ model.fit(data.Z, data.Y)
 
 # Calls of the model: one to look at its shape, five an epoch (four steps, one validation), two epochs of
 # pre-training first, and one for the unit of the cost. 9 dies in pre-training, 20 in the second decision-focused epoch.
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
 @pytest.mark.parametrize("dies_at", [9, 20])
 def test_a_killed_run_resumes_and_ends_where_it_would_have(tmp_path: Path, dies_at: int) -> None:
     script = tmp_path / "dying.py"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -104,6 +106,11 @@ def alone(folder: Path | None) -> Iterator[None]:
 
 def _lives(process: int) -> bool:
     """Whether a process of this machine is still there."""
+    if sys.platform == "win32":
+        # There, signal 0 is Ctrl-C.
+        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, process)
+        ctypes.windll.kernel32.CloseHandle(handle)
+        return bool(handle)
     try:
         os.kill(process, 0)
     except ProcessLookupError:
