@@ -19,7 +19,7 @@ def writing(where: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (*FULL, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
+        if error.errno not in (*FULL, errno.EROFS, errno.EIO):
             raise
         advice = "free some space" if error.errno in FULL else "give another place"
         said = f"{error.filename or where} cannot be written: {error.strerror}; {advice} and try again."

@@ -129,10 +129,7 @@ def _write_whole(path: Path, text: str) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Ctrl-C is a KeyboardInterrupt, now and afterwards: Lightning exits, and then hears no further one."""
-    try:
-        before = signal.getsignal(signal.SIGINT)
-    except ValueError:
-        before = None
+    before = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
