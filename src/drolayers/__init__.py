@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from drolayers.surrogate import RelativeTemperature
     from drolayers.uncertainty import Uncertain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "DROError": "errors",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
+from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
 from drolayers.cost.lowering import shorten
@@ -272,6 +273,7 @@ class DecisionProblem:
         """An expression of the decision and y at an outcome."""
         values = self._checked(x)
         uncertain = self.ambiguity.y
+        real("y", y)
         y = uncertain.rows(torch.as_tensor(y))
         if y.dim() != 2 or y.shape[1] != uncertain.dim:
             shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
@@ -374,16 +376,20 @@ class DecisionProblem:
         """A decision with a tensor for every variable."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
-        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables.
-        given = {getattr(v, "id", None): value for v, value in x.items()}
+        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables; but not one
+        # from another process, where others have these numbers.
+        foreign, own = self.ambiguity.y.foreign, set(self.variables)
+        given = {getattr(v, "id", None): value for v, value in x.items() if not foreign or v in own}
         missing = [v.name() for v in self.variables if v.id not in given]
         if missing:
-            raise ShapeError(f"The decision has no values for {missing}.")
+            advice = ": unpickled from elsewhere, the problem knows its own problem.variables alone" if foreign else ""
+            raise ShapeError(f"The decision has no values for {missing}{advice}.")
         values = {
             v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
             for v in self.variables
         }
         for v, value in values.items():
+            real(v.name(), value)
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
                 raise ShapeError(
                     f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), "

@@ -9,10 +9,11 @@ import numpy as np
 
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.numbering import Numbered
 from drolayers.support import Reals, Support
 
 
-class Uncertain(cp.Parameter):
+class Uncertain(Numbered, cp.Parameter):
     """The uncertain vector or matrix ``y`` of a decision problem.
 
     It is a CVXPY parameter, so that costs are ordinary CVXPY expressions in the decision and in ``y``. The coordinates

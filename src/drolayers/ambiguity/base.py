@@ -21,6 +21,7 @@ from drolayers.amounts import Told
 from drolayers.errors import ShapeError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
+from drolayers.transforms import refuse_vmap
 from drolayers.uncertainty import Uncertain
 
 Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
@@ -297,6 +298,7 @@ class AmbiguitySet(ABC):
         if isinstance(theta, Mapping):
             theta = self.pack(theta)
         self.check(theta)
+        refuse_vmap(theta)
         bad = ~theta.isfinite().all(1)
         if bool(bad.any()):
             where = bad.nonzero()[:, 0].tolist()

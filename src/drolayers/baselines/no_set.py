@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Self, final
 
 import cvxpy as cp
-from sklearn.base import BaseEstimator
 
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.moments import Norm
@@ -16,6 +15,7 @@ from drolayers.checks import number
 from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
 from drolayers.learning.data import examples, split
+from drolayers.learning.policy import Decider
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
 
@@ -29,7 +29,7 @@ point is in the objective alone, and gradients are smoothed) and where it is not
 
 
 @final
-class NoSet(BaseEstimator):  # type: ignore[misc]
+class NoSet(Decider):
     """The learner of the library on sets that are single points, pre-trained on the conditional mean.
 
     Args:

@@ -6,11 +6,12 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Self
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
@@ -28,6 +29,7 @@ from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
+from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import prediction_loss
 from drolayers.learning.settings import (
     Network,
@@ -43,6 +45,7 @@ from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
+from drolayers.writing import writing
 
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
@@ -51,7 +54,7 @@ STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
 
-class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
+class DecisionFocusedLearner(Decider):
     """Learns, from contexts Z and outcomes Y, a set-valued prediction whose robust decisions are good.
 
     Args:
@@ -125,7 +128,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
-            with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
+            folder = self.trainer.directory
+            with writing(folder or gettempdir()), alone(None if folder is None else Path(folder)):
                 self._fit(Z, Y, validation, known)
         except BaseException:
             # What is half trained decides nothing.
@@ -152,6 +156,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
+            what["parameters"] = list(ambiguity.parameters)
+            if isinstance(self.model, nn.Module):
+                what["answers"] = storage.answers(self.pipeline_.model, training.Z)
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")}
             claim(folder, self.trainer.resume, what, training, held_out)
@@ -364,7 +371,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "layer": storage.described_layer(self.layer),
             "pretraining": storage.described(self.pretraining),
             "training": storage.described(self.training),
-            "objective": None if self.objective is None else repr(self.objective),
+            "objective": storage.shown(self.objective),
             "seed": self.seed,
             "leave_one_out": self.trainer.leave_one_out,
         }
@@ -410,7 +417,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         learner = cls(problem, **{**storage.restored(path, header, settings), **settings})
         storage.check_same(path, "nominal", storage.described_nominal(learner.nominal), header["nominal"])
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
-        learner.n_features_in_ = int(header["inputs"])
+        learner.n_features_in_ = header["inputs"]
         learner.feature_names_in_, learner.outcome_names_in_ = header.get("columns"), header.get("outcomes")
         learner._check()
         weights = (header["projection"] or {}).get("weights")
