@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from drolayers.ambiguity.mixture import Mixture
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
@@ -51,6 +52,7 @@ _HOME = {
     "MaskedDataWarning": "errors",
     "MissingExtraError": "errors",
     "ModelError": "errors",
+    "Mixture": "ambiguity.mixture",
     "MomentSet": "ambiguity.moment_set",
     "Nominal": "ambiguity.nominal",
     "Projection": "projection",
@@ -97,6 +99,7 @@ __all__ = [
     "Learn",
     "MaskedDataWarning",
     "MissingExtraError",
+    "Mixture",
     "ModelError",
     "MomentSet",
     "Network",

@@ -62,6 +62,10 @@ class Mass:
     direction_origin: Int[Tensor, "batch direction"]
 
 
+Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
+"""From what scenarios come to, each times its weight, to what is summed instead, with its constraints."""
+
+
 @dataclass(frozen=True)
 class SetDual:
     """The dual of a set over some rows: ``min price + unit · Σ_blocks max_rows sup {slope - terms}``.
@@ -76,7 +80,7 @@ class SetDual:
     constraints: Constraints
     unit: float = 1.0
     scenarios: int = 1
-    combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
+    combined: Combined | None = None
 
 
 def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
@@ -127,6 +131,11 @@ class AmbiguitySet(ABC):
     def needs_nominal(self) -> bool:
         """Whether atoms and weights travel beside θ."""
         return False
+
+    @property
+    def known(self) -> tuple[cp.Parameter, ...]:
+        """The known data on which the support depends."""
+        return self.y.support.parameters
 
     @property
     def chebyshev(self) -> bool:

@@ -309,7 +309,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
-        needed = self.problem.ambiguity.y.support.parameters
+        needed = self.problem.ambiguity.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
             parts = [
