@@ -126,6 +126,23 @@ class Mixture(AmbiguitySet):
         total, constraints = combined(totals)
         return price + total / len(self.sets), constraints
 
+    def own(self, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch own"]:
+        """The mixture's own parameters: weights and radius, where there are some."""
+        return theta[:, : self._own]
+
+    def possible_own(self, theta: Float[Tensor, "batch theta"], least: float) -> Float[Tensor, "batch own"]:
+        """The same, no weight negative (all alike where none is positive), and a radius not below a number."""
+        own = self.own(theta)
+        floor = torch.zeros_like(own)
+        if self.kind is not None:
+            floor[:, -1] = least
+        own = torch.where(own >= floor, own, floor)
+        if self.given is not None:
+            return own
+        weights = own[:, : len(self.sets)]
+        some = weights.sum(1, keepdim=True) > 0
+        return torch.cat([torch.where(some, weights, torch.ones_like(weights)), own[:, len(self.sets) :]], 1)
+
     def theta_of(self, theta: Float[Tensor, "batch theta"], event: int) -> Float[Tensor, "batch own"]:
         """The parameters of one set."""
         return theta[:, self._columns[event]]
@@ -299,7 +316,7 @@ class Mixture(AmbiguitySet):
             theta: flat.
             factor: one for all items or one an item, ``(batch,)``.
         """
-        parts = [theta[:, : self._own]]
+        parts = [self.own(theta)]
         if self.kind is not None:
             size = torch.as_tensor(factor).to(theta).reshape(-1, 1)
             parts = [theta[:, : self._own - 1], (self._radius(theta) * size).expand(len(theta), 1)]
