@@ -273,7 +273,8 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
-    root = cp.Variable(t.shape, nonneg=True)
+    # That the root is not negative goes without saying, and as a row it would have no multiplier where it is zero.
+    root = cp.Variable(t.shape)
     return [root >= 0.5 * r + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
