@@ -13,6 +13,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers import moments as m
+from drolayers import plot
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.conic import make_engine
 from drolayers.status import Status
@@ -304,6 +305,18 @@ def test_learning() -> None:
         dro.DecisionFocusedLearner(problem, training=None, trainer=quiet).fit(Z, Y)
     with pytest.raises(dro.ModelError, match="anchor"):
         dro.DecisionFocusedLearner(problem, training=dro.Stage(anchor=1.0), trainer=quiet).fit(Z, Y)
+
+
+@pytest.mark.parametrize("needy", [False, True])
+def test_pictures(needy: bool) -> None:
+    y, x = dro.Uncertain(1), cp.Variable(1)
+    second = dro.Wasserstein(y, 3) if needy else dro.MomentSet(y, [m.SquaredNorm()])
+    problem = dro.DecisionProblem(newsvendor(y, x), [], dro.Mixture([dro.MomentSet(y, [m.SquaredNorm()]), second]))
+    theta = row([0.5, 0.5], 1.0, 0.3, *([0.2] if needy else [2.0, 0.3]))
+    nominal = torch.rand(1, 3, 1).double(), torch.full((1, 3), 1 / 3).double()
+    decision = dro.DROLayer(problem)(theta, nominal if needy else None)
+    assert plot.worst_case(problem, decision.best, theta, nominal).collections
+    assert plot.price_of_robustness(problem, theta, "0.0.sigma", [0.1, 0.4], nominal=nominal).lines
 
 
 def test_scaled(monkeypatch: pytest.MonkeyPatch) -> None:

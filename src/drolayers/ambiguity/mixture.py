@@ -173,6 +173,8 @@ class Mixture(AmbiguitySet):
 
     def around(self, nominal: Around, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """Those of the events that need one as a single distribution, one after another, all with the same mass."""
+        if not self.needs_nominal:
+            return super().around(nominal, theta)  # type: ignore[arg-type]
         found = self.each(nominal, theta)
         parts = []
         for name, part, one in zip(self.names, self.sets, found, strict=True):
@@ -184,9 +186,8 @@ class Mixture(AmbiguitySet):
                         "with one distribution an event."
                     )
                 parts.append(one)
-        share = 1.0 / max(1, len(parts))
         atoms, weights = (torch.cat(side, 1) for side in zip(*parts, strict=True))
-        return Nominal(atoms, share * weights)
+        return Nominal(atoms, weights / len(parts))
 
     def split(self, joined: Nominal | None) -> list[Nominal | None]:
         """What ``around`` joined."""
