@@ -119,6 +119,44 @@ def radius() -> Figure:
     return made
 
 
+def events() -> Figure:
+    """One set for all days, and a mixture of rainy and dry ones."""
+    import cvxpy as cp
+    import numpy as np
+    import torch
+
+    import drolayers as dro
+    from drolayers import plot
+
+    rng = np.random.default_rng(0)
+    days = np.concatenate([rng.gamma(16.0, 0.15, 40), rng.gamma(40.0, 0.2, 20)])
+    nominal = torch.as_tensor(days.reshape(1, 60, 1)), torch.full((1, 60), 1 / 60, dtype=torch.float64)
+    y, stock = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(nonneg=True)
+    moments = [dro.moments.Mean(), dro.moments.Variance()]
+
+    def fitted(some: np.ndarray) -> np.ndarray:
+        return np.array([some.mean(), some.mean(), some.var()])
+
+    rainy, dry = days[days < 4.5], days[days >= 4.5]
+    below, above = y.within(dro.support.Box(hi=4.5)), y.within(dro.support.Box(lo=4.5))
+    mixture = dro.Mixture([dro.MomentSet(below, moments), dro.MomentSet(above, moments)])
+    sets = {
+        "one set": (dro.MomentSet(y, moments), fitted(days)),
+        "a mixture of two": (mixture, np.concatenate([[len(rainy), len(dry)], fitted(rainy), fitted(dry)])),
+    }
+    made, row = figure(1, 2, size=(7.6, 2.6), sharex=True, sharey=True)
+    for axes, (title, (ambiguity, values)) in zip(row, sets.items(), strict=True):
+        problem = dro.DecisionProblem(stock + 4.0 * cp.pos(y[0] - stock), [], ambiguity)
+        theta = torch.as_tensor(values)[None]
+        decision = dro.DROLayer(problem)(theta)
+        plot.worst_case(problem, decision.best, theta, nominal, axes=axes)
+        axes.axvline(float(decision.best[stock]), color=INK, ls=":", lw=1.2)
+        axes.set(title=f"{title}: certified {float(decision.value):.1f}", xlabel="demand y", ylabel="")
+    row[1].get_legend().remove()
+    row[0].set(ylabel="probability")
+    return made
+
+
 def shapes() -> Figure:
     """The worst outcomes of a robust stock of two products in three shapes."""
     import cvxpy as cp
@@ -283,6 +321,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "mu": mu,
     "radius": radius,
     "shapes": shapes,
+    "events": events,
     "price": price,
     "temperature": temperature,
     "surrogate": surrogate,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drolayers.ambiguity.mean_covariance import MeanCovariance
+    from drolayers.ambiguity.mixture import Mixture
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
@@ -54,6 +55,7 @@ _HOME = {
     "MeanCovariance": "ambiguity.mean_covariance",
     "MissingExtraError": "errors",
     "ModelError": "errors",
+    "Mixture": "ambiguity.mixture",
     "MomentSet": "ambiguity.moment_set",
     "Nominal": "ambiguity.nominal",
     "Outcomes": "ambiguity.outcomes",
@@ -102,6 +104,7 @@ __all__ = [
     "MaskedDataWarning",
     "MeanCovariance",
     "MissingExtraError",
+    "Mixture",
     "ModelError",
     "MomentSet",
     "Network",

@@ -95,7 +95,7 @@ class DecisionProblem:
         costs = [part.parsed for part in self.parts]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
-            [*(p for parsed in costs for p in parsed.known), *told, *ambiguity.y.support.parameters],
+            [*(p for parsed in costs for p in parsed.known), *told, *ambiguity.known],
             [(parsed.known, parsed.products) for parsed in costs],
         )
         found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}

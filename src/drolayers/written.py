@@ -11,8 +11,7 @@ from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.cost.rules import Part
 from drolayers.known import KnownData
-from drolayers.reformulation.formulate import formulate
-from drolayers.reformulation.worst_case import Probe
+from drolayers.reformulation.mixed import Probes, worst_case_under
 
 
 class Writer:
@@ -36,34 +35,32 @@ class Writer:
         probe: bool = False,
         fixed: Sequence[cp.Parameter] = (),
         free: Sequence[cp.Variable] = (),
-    ) -> tuple[ConeProgram, Probe | None, list[cp.Constraint]]:
+    ) -> tuple[ConeProgram, Probes, list[cp.Constraint]]:
         """A worst case, subject to constraints, as a program whose last features are ``fixed`` and the probe's.
 
         With it comes what says that the variables above the worst cases ``others`` are there.
         """
 
-        def problem(named: bool) -> tuple[cp.Problem, Probe | None, list[cp.Constraint]]:
-            worst = formulate(part.parsed, self.ambiguity, part.everywhere, probe, named)
+        def problem(named: bool) -> tuple[cp.Problem, Probes, list[cp.Constraint]]:
+            value, own, found = worst_case_under(part.parsed, self.ambiguity, part.everywhere, probe, named)
             inner = self._limited(self.inner if part is self.cost else (), named)
             limits = self._limited(others, named)
-            more = [*worst.constraints, *inner, *limits]
+            more = [*own, *inner, *limits]
             # What fixes a decision stands last: solvers know balls of radius 1e-12 better in this order.
             rows = [*more, *constraints] if fixed else [*constraints, *more]
-            written = cp.Problem(cp.Minimize(worst.value), rows)
-            return written, worst.probe, limits
+            return cp.Problem(cp.Minimize(value), rows), found, limits
 
         written, found, limits = problem(named=False)
         if self.known_data.products and not written.is_dpp():
             # The set multiplies rows by parameters of its own: their products with known data get names.
             written, found, limits = problem(named=True)
-        probes = [found.slope, found.offset] if found is not None else []
-        features = [*self.ambiguity.features, *self.known_data.features, *fixed, *probes]
+        features = [*self.ambiguity.features, *self.known_data.features, *fixed, *found.parameters]
         return compile_program(written, features, free=free), found, limits
 
     def _limited(self, parts: Sequence[Part], named: bool) -> list[cp.Constraint]:
         """The variables above some worst cases are there."""
         limits: list[cp.Constraint] = []
         for part in parts:
-            worst = formulate(part.parsed, self.ambiguity, part.everywhere, named=named)
-            limits += [*worst.constraints, part.above >= worst.value]
+            value, own, _ = worst_case_under(part.parsed, self.ambiguity, part.everywhere, named=named)
+            limits += [*own, part.above >= value]
         return limits

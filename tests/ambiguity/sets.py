@@ -16,6 +16,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers import moments as m
+from drolayers.ambiguity.base import AmbiguitySet
 
 Parameters = dict[str, np.ndarray]
 
@@ -26,6 +27,42 @@ E1, E2 = np.eye(2)
 CENTRE = np.array([1.0, 1.2])
 ATOMS = np.array([[0.6, 1.0], [1.4, 1.1], [0.9, 1.7]])
 WEIGHTS = np.array([0.3, 0.45, 0.25])
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """What is mixed: sets, given probabilities or None, the divergence that they are within, and supports as boxes."""
+
+    sets: tuple[SetCase, ...]
+    weights: np.ndarray | None
+    kind: str | None
+    boxes: tuple[tuple[np.ndarray, np.ndarray] | None, ...]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first scenario of every event."""
+        return np.cumsum([0, *(3 if part.around else 1 for part in self.sets)])[:-1]
+
+    def probabilities(self, t: Parameters) -> np.ndarray:
+        """Those around which, or at which, they are."""
+        return t["weights"] / t["weights"].sum() if self.weights is None else self.weights
+
+    def parameters(self, t: Parameters, event: int) -> Parameters:
+        """Those of one set."""
+        return {n.removeprefix(f"{event}."): v for n, v in t.items() if n.startswith(f"{event}.")}
+
+    def excess(self, event: int, y: np.ndarray) -> np.ndarray:
+        """By how much points leave the support of an event."""
+        if (box := self.boxes[event]) is None:
+            return np.zeros(len(y))
+        return np.maximum(np.maximum(box[0] - y, y - box[1]), 0).max(1)
+
+    def make(self, parts: Callable[[SetCase, dro.Uncertain], AmbiguitySet], y: dro.Uncertain, u: float) -> dro.Mixture:
+        """The mixture over outcomes u times as large."""
+        boxes = [None if box is None else dro.support.Box(u * box[0], u * box[1]) for box in self.boxes]
+        over = [y if box is None else y.within(box) for box in boxes]
+        sets = [parts(part, event) for part, event in zip(self.sets, over, strict=True)]
+        return dro.Mixture(sets, self.weights, self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +81,7 @@ class SetCase:
         divergence: the kind of a ball of reweightings.
         gauge: of robust outcomes, the smallest multiple of the shape that holds points ``(point, 2)``.
         covariance: whether mean and second moment are bounded, in units of a factor.
+        events: of a mixture.
         brief: whether certificates for all pairs with supports and costs do, in place of all triples.
     """
 
@@ -58,12 +96,14 @@ class SetCase:
     covariance: bool = False
     metric: Callable[[Parameters], np.ndarray] | None = None
     fixed: tuple[int, ...] = ()
+    events: Events | None = None
     brief: bool = False
 
     @property
     def around(self) -> bool:
         """Whether the set is a ball around a nominal distribution."""
-        return self.ball is not None or self.divergence is not None
+        inner = self.events is not None and any(part.around for part in self.events.sets)
+        return self.ball is not None or self.divergence is not None or inner
 
     def used(self, probabilities: np.ndarray, weights: np.ndarray) -> float:
         """What a reweighting uses of its radius."""
@@ -555,6 +595,29 @@ def _covariance() -> SetCase:
     )
 
 
+def _mixtures() -> list[SetCase]:
+    """Learnt probabilities of two moment sets, and given ones within a ball, of balls among others."""
+    squares, sums = _squares()[0], _norms(1.0)[0]
+    box = np.array([0.2, 0.3]), np.array([2.2, 2.5])
+
+    def mixture(name: str, own: Parameters, events: Events) -> SetCase:
+        inner = {f"{i}.{n}": v for i, part in enumerate(events.sets) for n, v in part.base.items()}
+        return SetCase(
+            name,
+            lambda y: events.make(lambda part, own: part.make(own), y, 1.0),
+            own | inner,
+            events=events,
+            brief=True,
+        )
+
+    given = np.array([0.4, 0.35, 0.25])
+    balls = _ball(1, 1), _reweighted("chi2"), squares
+    return [
+        mixture("mixture", {"weights": np.array([0.6, 0.4])}, Events((squares, sums), None, None, (None, box))),
+        mixture("mixture in a ball", {"radius": np.array(0.1)}, Events(balls, given, "chi2", (None, None, box))),
+    ]
+
+
 SETS: list[SetCase] = [
     _equality(),
     _linear(),
@@ -567,6 +630,7 @@ SETS: list[SetCase] = [
     *_conics(),
     *[_ball(norm, order) for norm in (1, 2, np.inf) for order in (1, 2)],
     *[_reweighted(kind) for kind in PHI],
+    *_mixtures(),
     *_vectors(),
     *_balls(),
     *_differences(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
@@ -65,13 +66,21 @@ def lower_bound(
     case: Case, x: Values, t: Parameters, nominal: dro.Nominal | None, item: int, grid: np.ndarray
 ) -> float:
     """The largest expected cost of a distribution in the set with atoms on the grid only."""
+    if (events := case.set.events) is not None:
+        values = []
+        for event, part in enumerate(events.sets):
+            # Boxes of events have corners that are no points of the grid of the support.
+            lo, hi = events.boxes[event] or (np.full(2, -np.inf), np.full(2, np.inf))
+            inside = np.unique(np.clip(grid, lo, hi), axis=0)
+            inside = inside[case.support.excess(inside) <= 0]
+            own = replace(case, set=part)
+            values.append(lower_bound(own, x, events.parameters(t, event), nominal, item, inside))
+        p = events.probabilities(t)
+        return float(p @ values) if events.kind is None else _reweighted(events.kind, np.array(values), p, t["radius"])
     if case.set.divergence is not None:
         assert nominal is not None
         centres, weights = (part[item].numpy() for part in nominal)
-        p = cp.Variable(len(weights), nonneg=True)
-        used = weights @ PHI[case.set.divergence](cp.multiply(1 / weights, p))
-        value = cp.Problem(cp.Maximize(case.cost.value(x, centres) @ p), [cp.sum(p) == 1, used <= t["radius"]])
-        return float(value.solve(solver=cp.CLARABEL))
+        return _reweighted(case.set.divergence, case.cost.value(x, centres), weights, t["radius"])
     if case.set.covariance:
         # Not so many points, since the program is semidefinite.
         grid = grid[np.linalg.norm(grid - CENTRE, axis=1) < 30.0]
@@ -109,3 +118,11 @@ def lower_bound(
     found = linprog(-cost / size, A_ub=used / size, b_ub=bounds, A_eq=sums / size, b_eq=weights)
     assert found.status == 0, found.message
     return -float(found.fun)
+
+
+def _reweighted(kind: str, values: np.ndarray, weights: np.ndarray, radius: np.ndarray) -> float:
+    """The largest mean of values over the probabilities in a ball."""
+    p = cp.Variable(len(weights), nonneg=True)
+    used = weights @ PHI[kind](cp.multiply(1 / weights, p))
+    problem = cp.Problem(cp.Maximize(values @ p), [cp.sum(p) == 1, used <= radius])
+    return float(problem.solve(solver=cp.CLARABEL))

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import Along, AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
+from drolayers.ambiguity.base import Along, AmbiguitySet, Combined, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -183,8 +183,7 @@ class Divergence(Reweighted):
 
     def __init__(self, y: Uncertain, atoms: int, kind: Kind = "chi2") -> None:
         super().__init__(y, atoms)
-        if kind not in _CONJUGATES:
-            raise ModelError(f"Divergence needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
+        check_kind("Divergence", kind)
         self.kind, self.parameters = kind, {"radius": ()}
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         self.features = (self.radius, *self.features)
@@ -193,15 +192,9 @@ class Divergence(Reweighted):
         return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
 
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
-        """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η, where v_n is the cost at atom n."""
-        scale, level = cp.Variable(nonneg=True, name="lambda"), cp.Variable(name="eta")
-
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            bound = cp.Variable(self.atoms)
-            given = totals - self.weights * level
-            return cp.sum(bound), _CONJUGATES[self.kind](bound, given, self.weights * scale)
-
-        return replace(super().dual(rows, lifts, share), price=self.radius[0] * scale + level, combined=combined)
+        """That of the ball, over the costs at the atoms."""
+        price, combined = reweighing(self.kind, self.radius[0], self.weights)
+        return replace(super().dual(rows, lifts, share), price=price, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -229,15 +222,45 @@ class Divergence(Reweighted):
 
     def used(self, ratio: Tensor, weights: Tensor) -> Tensor:
         """Σ ω_n φ(p_n / ω_n)."""
-        t = ratio.clamp(min=0.0)
-        phi = {
-            "kl": torch.xlogy(t, t) - t + 1.0,
-            "burg": -t.clamp(min=1e-300).log() + t - 1.0,
-            "chi2": (t - 1.0) ** 2,
-            "tv": (t - 1.0).abs(),
-            "hellinger": (t.sqrt() - 1.0) ** 2,
-        }[self.kind]
-        return (weights * phi).sum(1)
+        return divergence(self.kind, ratio, weights)
+
+
+def check_kind(who: str, kind: str) -> None:
+    """Raise unless there is such a divergence."""
+    if kind not in _CONJUGATES:
+        raise ModelError(f"{who} needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
+
+
+def divergence(
+    kind: Kind, ratio: Float[Tensor, "batch n"], weights: Float[Tensor, "batch n"]
+) -> Float[Tensor, "batch"]:
+    """Σ ω_n φ(p_n / ω_n), from the ratios and the weights."""
+    t = ratio.clamp(min=0.0)
+    phi = {
+        "kl": torch.xlogy(t, t) - t + 1.0,
+        "burg": -t.clamp(min=1e-300).log() + t - 1.0,
+        "chi2": (t - 1.0) ** 2,
+        "tv": (t - 1.0).abs(),
+        "hellinger": (t.sqrt() - 1.0) ** 2,
+    }[kind]
+    return (weights * phi).sum(1)
+
+
+def reweighing(kind: Kind, radius: cp.Expression, weights: cp.Expression) -> tuple[cp.Expression, Combined]:
+    """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η: its price, and from all Nω_n v_n to N times the sum.
+
+    Args:
+        kind: the divergence φ.
+        radius: ρ.
+        weights: Nω_n, N of them.
+    """
+    scale, level = cp.Variable(nonneg=True, name="lambda"), cp.Variable(name="eta")
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        bound = cp.Variable(weights.size)
+        return cp.sum(bound), _CONJUGATES[kind](bound, totals - weights * level, weights * scale)
+
+    return radius * scale + level, combined
 
 
 def _kl(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
@@ -252,7 +275,8 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
-    root = cp.Variable(t.shape, nonneg=True)
+    # That the root is not negative goes without saying, and as a row it would have no multiplier where it is zero.
+    root = cp.Variable(t.shape)
     return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 

@@ -22,10 +22,12 @@ from drolayers.problem import DecisionProblem
 SIGMA = 1e-6
 """Bound of E‖y - μ‖₁ that makes the set a point, relative to the spread of the outcomes.
 
-The decision loss changes by the slope of the cost times this, far below its noise, while the price of the multiplier
-still stands a thousand times above the tolerance of the solver (1e-9); at zero the set would have no Slater point. In
-the 1-norm the program stays linear, so that the learner sees by itself where its solution map is flat (a portfolio: the
-point is in the objective alone, and gradients are smoothed) and where it is not (a newsvendor: dx*/dμ = 1)."""
+``Empirical`` would be the point itself, but its atom travels beside θ, and θ is what the learner trains. Here the point
+is θ, and the decision loss changes by the slope of the cost times this, far below its noise, while the price of the
+multiplier still stands a thousand times above the tolerance of the solver (1e-9); at zero the set would have no Slater
+point. In the 1-norm the program stays linear, so that the learner sees by itself where its solution map is flat (a
+portfolio: the point is in the objective alone, and gradients are smoothed) and where it is not (a newsvendor: dx*/dμ =
+1)."""
 
 
 @final

@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from drolayers.ambiguity.centred import Centred
+from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
@@ -196,8 +197,9 @@ class DecisionFocusedLearner(Decider):
             raise ModelError("The layer is of another problem: make it from the one that the learner is given.")
         if isinstance(self.projection, Projection) and self.projection.ambiguity is not self.problem.ambiguity:
             raise ModelError("The projection is of another set: make it from problem.ambiguity.")
-        if self.training is not None and self.training.anchor and self.problem.ambiguity.needs_nominal:
-            raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
+        placed = not self.problem.ambiguity.needs_nominal and not isinstance(self.problem.ambiguity, Mixture)
+        if self.training is not None and self.training.anchor and not placed:
+            raise ModelError("anchor= needs a moment set: a ball around data, or a mixture, has no locations to hold.")
 
     def _build(self, inputs: int, weights: list[float] | None, nominal: NominalDistribution | None = None) -> Pipeline:
         """Model, nominal distribution, projection and layer; what the user gave is copied, not changed.
@@ -243,8 +245,8 @@ class DecisionFocusedLearner(Decider):
         if not isinstance(ambiguity, MomentSet | Centred):
             if self.training is None:
                 warnings.warn(
-                    "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
-                    "a typical value. Give training=dro.Stage() to learn it.",
+                    "Prediction-focused training does not determine the radius of a ball around the data, nor a "
+                    "mixture: they stay at typical values. Give training=dro.Stage() to learn them.",
                     stacklevel=3,
                 )
             return
@@ -317,7 +319,7 @@ class DecisionFocusedLearner(Decider):
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
-        needed = self.problem.ambiguity.y.support.parameters
+        needed = self.problem.ambiguity.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
             parts = [

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.mean_covariance import MeanCovariance
+from drolayers.ambiguity.mixture import Around, Mixture
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outcomes import Outcomes
@@ -22,7 +23,7 @@ from drolayers.ambiguity.reweighted import Divergence
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
 from drolayers.conic import Engine, make_engine
-from drolayers.errors import ModelError
+from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
@@ -54,7 +55,8 @@ class Projection(nn.Module):
     weight: a box moves to the closest one that does, an ellipsoid or a budget grows about its centre, as does the
     factor of ``MeanCovariance``. Where the ends of a box are known data, outcomes of other days may lie outside of
     today's: the nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal
-    distribution and known data where those need them.
+    distribution and known data where those need them. A mixture is projected event by event, each set to hold the
+    nominal distribution of its own event.
 
     Args:
         ambiguity: the set.
@@ -87,7 +89,7 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Centred):
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Centred | Mixture):
             who = type(ambiguity).__name__
             raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
@@ -109,6 +111,16 @@ class Projection(nn.Module):
             # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
             careful = make_engine(engine).with_tolerance(_TOLERANCE)
             self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
+        if isinstance(ambiguity, Mixture):
+            self._take_events(ambiguity, engine)
+
+    def _take_events(self, ambiguity: Mixture, engine: str | Engine) -> None:
+        """One projection for every event that has something to learn."""
+        self.events = nn.ModuleDict()
+        for i, (name, part) in enumerate(zip(ambiguity.names, ambiguity.sets, strict=True)):
+            if part.size:
+                own = {inner: self.weights[f"{name}.{inner}"] for inner in part.parameters}
+                self.events[str(i)] = Projection(part, own, self.margin, self.method, engine, absolute=self.absolute)
 
     def _tasks(self, ambiguity: MomentSet) -> list[Task]:
         """One a moment, with its weights by the moment's own names."""
@@ -157,7 +169,8 @@ class Projection(nn.Module):
 
         Args:
             theta: ``(batch, ambiguity.size)``, or a dict by name.
-            nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``.
+            nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``; for a mixture also a list of these,
+                one an event.
             known: values of the known data in the support of y, ``(batch, *shape)`` or one for all; differentiable.
                 Other known data of the problem may stand beside them.
 
@@ -187,6 +200,8 @@ class Projection(nn.Module):
 
     def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None) -> tuple[Tensor, Report]:
         """The projection and its report."""
+        if isinstance(self.ambiguity, Mixture):
+            return self._by_event(self.ambiguity, flat, nominal, known)
         around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
@@ -224,6 +239,24 @@ class Projection(nn.Module):
             return MomentCover(self.ambiguity, relative, self.absolute)
         assert isinstance(self.ambiguity, Outcomes)
         return Cover(self.ambiguity, self.weights, relative, self.absolute, self.method == "clip")
+
+    def _by_event(
+        self, mixture: Mixture, flat: Float[Tensor, "batch theta"], nominal: Around, known: Known | None
+    ) -> tuple[Tensor, Report]:
+        """Every set around the nominal distribution of its own event; weights and radius are made possible ones."""
+        found, report = mixture.each(nominal, flat), Report.fresh(len(flat), flat.device)
+        parts = [mixture.possible_own(flat, self.absolute)]
+        for i, name in enumerate(mixture.names):
+            theta = mixture.theta_of(flat, i)
+            if theta.shape[1]:
+                if (around := found[i]) is None:
+                    raise ShapeError(f"Projection needs a nominal distribution for every event, also for {name!r}.")
+                event = self.events[str(i)]
+                assert isinstance(event, Projection)
+                theta, inner = event._project(theta, around, known)
+                report.join(inner, f"In event {name}: ")
+            parts.append(theta)
+        return torch.cat(parts, 1), report
 
     def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""

@@ -8,13 +8,13 @@ joins them without changing costs or moments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -111,6 +111,39 @@ def _share(rows: Rows, masses: Float[Tensor, "batch row"], count: int) -> Float[
     """What every scenario holds, relative to its weight; a cost that does not see y is worst under any distribution."""
     blocks = (int(rows.block.max(initial=-1)) + 1) // count
     return masses.unflatten(1, (count, -1)).sum(2) / blocks if blocks else masses.new_ones(len(masses), count)
+
+
+def mixture(
+    parts: Sequence[WorstCaseDistribution], shares: Float[Tensor, "batch event"], starts: Int[Tensor, "event"]
+) -> WorstCaseDistribution:
+    """The distributions of all events, each with its probability.
+
+    Args:
+        parts: those of the events.
+        shares: the probabilities.
+        starts: the number of every event's first scenario.
+    """
+    # What does not happen has no mass, whatever noise there is in its derivatives.
+    shares = torch.where(shares <= MASS * 1e-2, torch.zeros_like(shares), shares)
+
+    def weighted(values: list[Tensor]) -> Tensor:
+        """Side by side, times the events' probabilities."""
+        scaled = []
+        for s, value in enumerate(values):
+            share = shares[:, s].reshape(-1, *[1] * (value.dim() - 1))
+            scaled.append(torch.where(share == 0, torch.zeros_like(value), value * share))
+        return torch.cat(scaled, 1)
+
+    masses = [part.mass for part in parts]
+    whole = Mass(
+        torch.cat([mass.atoms.nan_to_num() for mass in masses], 1),
+        weighted([mass.probabilities for mass in masses]),
+        torch.cat([mass.origin + start for mass, start in zip(masses, starts, strict=True)], 1),
+        weighted([mass.directions for mass in masses]),
+        torch.cat([mass.direction_origin + start for mass, start in zip(masses, starts, strict=True)], 1),
+    )
+    cost = weighted([part.escaping_cost[:, None] for part in parts]).sum(1)
+    return WorstCaseDistribution(whole, cost, parts[0].shape)
 
 
 def worst_distribution(
