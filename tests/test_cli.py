@@ -125,11 +125,11 @@ def sentence(result) -> str:
         ("z1,z2,z3,z4,z5\n0.1,0.2,0.3,x,0.5\n", "Line 2"),
         ("z1,z2,z3,z4,z5\n0.1,0.2\n", "Line 2"),
         ("z1,z2,z3,z4,z5\n", "no rows"),
-        ("", "lacks the columns"),
+        ("", "empty"),
         ("z1,z2,z3,z4,z5\n0.1,0.2,0.3,nan,0.5\n", "NaN"),
         ("z1,z2,z3,z4,z5,z5\n1,2,3,4,5,6\n", "several columns called ['z5']"),
         ("z1,z2,z3,z4,z5\n1,2,3,4,5,6\n", "Line 2"),
-        ("z1,z2,z3,z4,z5\n1,2,3,4,5\n\n\n1,2,3,4,x\n", "Line 5"),
+        ("z1,z2,z3,z4,z5\n1,2,3,4,5\n1,2,3,4,5\n1,2,3,4,x\n", "Line 4"),
     ],
 )
 def test_bad_data_is_one_sentence(trained: Path, tmp_path: Path, text: str, says: str) -> None:

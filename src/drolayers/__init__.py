@@ -10,9 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from drolayers.ambiguity.mean_covariance import MeanCovariance
+    from drolayers.ambiguity.mixture import Mixture
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
+    from drolayers.ambiguity.outcomes import Outcomes
     from drolayers.ambiguity.reweighted import Divergence, Empirical
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from drolayers.surrogate import RelativeTemperature
     from drolayers.uncertainty import Uncertain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "DROError": "errors",
@@ -49,10 +52,13 @@ _HOME = {
     "Empirical": "ambiguity.reweighted",
     "Learn": "ambiguity.moments",
     "MaskedDataWarning": "errors",
+    "MeanCovariance": "ambiguity.mean_covariance",
     "MissingExtraError": "errors",
     "ModelError": "errors",
+    "Mixture": "ambiguity.mixture",
     "MomentSet": "ambiguity.moment_set",
     "Nominal": "ambiguity.nominal",
+    "Outcomes": "ambiguity.outcomes",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Annealed": "learning",
@@ -97,11 +103,14 @@ __all__ = [
     "Exact",
     "Learn",
     "MaskedDataWarning",
+    "MeanCovariance",
     "MissingExtraError",
+    "Mixture",
     "ModelError",
     "MomentSet",
     "Network",
     "Nominal",
+    "Outcomes",
     "Projection",
     "RelativeTemperature",
     "ShapeError",

@@ -46,6 +46,7 @@ class Diagnosis:
         program: the compiled problem.
         decisions: what the constraints admit.
         engine: how to solve.
+        proves: whether a program that is not solved may be asked for a proof that it has no solution.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Diagnosis:
         program: ConeProgram,
         decisions: Decisions,
         engine: Engine,
+        proves: bool,
     ) -> None:
         self.sets, self.unseen, self.known_data, self.program = sets, unseen, known_data, program
-        self.decisions, self.engine = decisions, engine
+        self.decisions, self.engine, self.proves = decisions, engine, proves
 
     def of(self, solution: Solution, given: Given, fixed: Tensor | None = None) -> Tensor:
         """Tell failures apart: empty set, no decision, infinite worst case, no minimum; one status an item."""
@@ -127,7 +129,7 @@ class Diagnosis:
         status[items[(found == int(Status.INFEASIBLE)).to(items.device)]] = int(Status.INFEASIBLE)
         # What is left may have no feasible point without a ray that proves it.
         left = status[items] == int(Status.FAILED)
-        if bool(left.any()):
+        if bool(left.any()) and self.proves:
             rows = left.nonzero()[:, 0].to(values.q.device)
             none = endless(self.program, values[rows], self.engine.solver)
             status[items[left][none.to(items.device)]] = int(Status.INFEASIBLE)

@@ -24,6 +24,7 @@ from drolayers.errors import ModelError
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.known import Known
+from drolayers.numbering import Numbered
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.status import usable
 from drolayers.statuses import OnFailure, Statuses, check_on_failure
@@ -43,7 +44,7 @@ SMALL = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Decision(Statuses):
+class Decision(Numbered, Statuses):
     """What the layer decided for a batch.
 
     Attributes:
@@ -74,6 +75,10 @@ class Decision(Statuses):
         if self._derivative is None:
             return torch.zeros(self.probabilities.shape, dtype=torch.int64, device=self.probabilities.device)
         return self._derivative()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Solvers stay where they are; what they say by now goes along.
+        return {**super().__getstate__(), "_derivative": partial(torch.clone, self.derivative)}
 
     @classmethod
     def cat(cls, parts: Sequence[Decision]) -> Decision:
@@ -206,6 +211,7 @@ class DROLayer(nn.Module):
         rule = make_engine(self.engine.solver, gradient).gradient
         self.engine = replace(self.engine, gradient=rule)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Decision:
         """Decide for a batch of ambiguity sets.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets
+from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
 from drolayers.cost.parse import PiecewiseCost, parse
@@ -96,7 +97,7 @@ class DecisionProblem:
         costs = [part.parsed for part in self.parts]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
-            [*(p for parsed in costs for p in parsed.known), *told, *ambiguity.y.support.parameters],
+            [*(p for parsed in costs for p in parsed.known), *told, *self.sets.known],
             list({id(parsed.products): (parsed.known, parsed.products) for parsed in costs}.values()),
         )
         found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}
@@ -121,8 +122,10 @@ class DecisionProblem:
             self.program,
             self._engine,
         )
+        # Where mass moves under a cost that is curved in y, a solver that gives up has proved nothing.
+        proves = all(self._writer.set_of(part).pinned for part in self.parts if part.parsed.curves)
         self.diagnosis = Diagnosis(
-            self.sets, self._unseen, self.known_data, self.program, self._decisions, self._engine
+            self.sets, self._unseen, self.known_data, self.program, self._decisions, self._engine, proves
         )
         self._evaluations = Evaluations(self._writer, self.variables, self.diagnosis, self._engine)
 
@@ -303,6 +306,7 @@ class DecisionProblem:
         """An expression of the decision and y at an outcome."""
         values = self._checked(x)
         uncertain = self.ambiguity.y
+        real("y", y)
         y = uncertain.rows(torch.as_tensor(y))
         if y.dim() != 2 or y.shape[1] != uncertain.dim:
             shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
@@ -385,6 +389,11 @@ class DecisionProblem:
         part = self._cost if of is None else self._rule(of).part(row)
         if part.parsed.conservative:
             raise ModelError("A decision rule bounds the worst case without attaining it: use method='vertices'.")
+        if part.parsed.curves and not self._writer.set_of(part).pinned:
+            raise ModelError(
+                f"The worst distribution of {part.parsed.curves[0].text}, which is curved in y, is shown where mass "
+                "stays at the atoms (dro.Divergence, dro.Empirical): its worst-case cost is worst_case_cost."
+            )
         return self._evaluations.distribution(part, self._checked(x), self.given(theta, nominal, known))
 
     def _rule(self, constraint: cp.Constraint) -> Rule:
@@ -400,16 +409,20 @@ class DecisionProblem:
         """A decision with a tensor for every variable."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
-        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables.
-        given = {getattr(v, "id", None): value for v, value in x.items()}
+        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables; but not one
+        # from another process, where others have these numbers.
+        foreign, own = self.ambiguity.y.foreign, set(self.variables)
+        given = {getattr(v, "id", None): value for v, value in x.items() if not foreign or v in own}
         missing = [v.name() for v in self.variables if v.id not in given]
         if missing:
-            raise ShapeError(f"The decision has no values for {missing}.")
+            advice = ": unpickled from elsewhere, the problem knows its own problem.variables alone" if foreign else ""
+            raise ShapeError(f"The decision has no values for {missing}{advice}.")
         values = {
             v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
             for v in self.variables
         }
         for v, value in values.items():
+            real(v.name(), value)
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
                 raise ShapeError(
                     f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), "

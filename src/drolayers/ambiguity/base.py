@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
+
+Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
+"""From the sums of all scenarios to what is to be summed instead, with its constraints."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class Rows:
     def owners(self) -> int:
         """Number of worst cases."""
         return 1 if self.owner is None else int(self.owner.max()) + 1
+
+    @property
+    def several(self) -> tuple[int, ...]:
+        """The shape of what every worst case has one of."""
+        return () if self.owner is None else (self.owners,)
 
     @property
     def lone(self) -> NDArray[np.bool_]:
@@ -86,7 +95,7 @@ class SetDual:
     constraints: Constraints
     unit: float = 1.0
     scenarios: int = 1
-    combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
+    combined: Combined | None = None
 
 
 def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
@@ -103,9 +112,55 @@ def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
 def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp.Expression:
     """Σ_i (ω y)_ni a_ri for the rows of all scenarios, from the slopes of one."""
     count, dim = weighted.shape
+    rows, entries = layout.rows // count, layout.row.size // count
+    if rows and entries == rows * dim:
+        # Where every row sees all coordinates, one product of matrices: CVXPY's work is then a hundredth.
+        place = layout.coordinate[:entries] + dim * layout.row[:entries]
+        spread = sp.csr_array((np.ones(entries), (place, np.arange(entries))), shape=(entries, entries))
+        return cp.vec(weighted @ cp.reshape(spread @ slope, (dim, rows), order="F"), order="C")
     scenario = np.repeat(np.arange(count), layout.row.size // count)
     centres = cp.vec(weighted, order="C")[scenario * dim + layout.coordinate]
     return layout.sums() @ times(centres, tiled(slope, count))
+
+
+@dataclass(frozen=True)
+class Along:
+    """What a set says of affine functions u = aᵀy + b on all of space, one by one: a ball around weighted numbers.
+
+    Args:
+        values: Nω_n u_n, scenario by scenario.
+        weights: Nω_n.
+        unit: 1/N.
+        order: of the ball.
+        radius: of the ball, for a single function; None where mass stays at the atoms.
+        reach: Nω_n times the radius.
+        roots: √(Nω_n) u_n.
+        constraints: what makes the radius one.
+    """
+
+    values: cp.Expression
+    weights: cp.Expression
+    unit: float
+    order: float = 0.0
+    radius: cp.Expression | None = None
+    reach: cp.Expression | None = None
+    roots: cp.Expression | None = None
+    constraints: Constraints = field(default_factory=list)
+
+
+def largest(weights: cp.Parameter, several: tuple[int, ...] = ()) -> Combined:
+    """The largest of the sums of all scenarios, in place of their sum; each was multiplied by its weight."""
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        most = cp.Variable(several)
+        return weights.size * most, [totals <= weighted(weights, most)]
+
+    return combined
+
+
+def weighted(weights: cp.Expression, value: cp.Expression) -> cp.Expression:
+    """Every weight times a number, or times each of several."""
+    return weights * value if value.shape == () else kron(weights, value)
 
 
 class AmbiguitySet(Theta, ABC):
@@ -136,6 +191,16 @@ class AmbiguitySet(Theta, ABC):
         return False
 
     @property
+    def local(self) -> bool:
+        """Whether the outcomes that the set allows are told atom by atom, since mass cannot go anywhere from each."""
+        return self.pinned
+
+    @property
+    def escapes(self) -> bool:
+        """Whether mass may go as far as it likes, if it is little enough."""
+        return not self.pinned
+
+    @property
     def reach(self) -> Support:
         """Where mass may be, besides what the set itself says."""
         return self.y.support
@@ -144,6 +209,16 @@ class AmbiguitySet(Theta, ABC):
     def needs_nominal(self) -> bool:
         """Whether atoms and weights travel beside θ."""
         return False
+
+    @property
+    def centred(self) -> bool:
+        """Whether the worst mean square of an affine function is the square of its worst mean, of either sign."""
+        return False
+
+    @property
+    def known(self) -> tuple[cp.Parameter, ...]:
+        """The known data on which the support depends."""
+        return self.y.support.parameters
 
     @property
     def chebyshev(self) -> bool:
@@ -171,9 +246,17 @@ class AmbiguitySet(Theta, ABC):
             share: whether what all scenarios have in common may be said once.
         """
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """The same over every outcome that the set allows: all of the support unless said otherwise."""
         return SetDual(rows, cp.Constant(0.0), [], [])
+
+    def along(self, rows: Rows) -> Along | None:
+        """What the set says of affine functions of y, each a row over all coordinates; None where that is not known."""
+        return None
+
+    def outcome_links(self) -> list[Labels]:
+        """Groups of coordinates that these outcomes tie together, besides the support's: none unless said otherwise."""
+        return []
 
     def lifted_components(self) -> list[int]:
         """Number of components of every moment to which a decision rule can respond; none unless said otherwise."""

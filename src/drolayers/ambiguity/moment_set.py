@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
+from drolayers.ambiguity.image import Coordinates
 from drolayers.ambiguity.moment import Elementary, Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
@@ -124,6 +125,18 @@ class MomentSet(AmbiguitySet):
         """Yes."""
         return True
 
+    @property
+    def centred(self) -> bool:
+        """Where squared deviations alone are bounded on all of space, no coordinate's twice."""
+        seen: list[int] = []
+        for moment in self.moments:
+            if not isinstance(moment, Elementary) or not isinstance(moment.image, Coordinates):
+                return False
+            if moment.outer != NormPower(2.0, 2.0):
+                return False
+            seen += moment.image.coordinates.tolist()
+        return len(seen) == len(set(seen)) and isinstance(self.y.support, Reals)
+
     def links(self) -> list[Labels]:
         """Those of the moments."""
         return [link for moment in self.moments for link in moment.links(self.y.dim)]
@@ -137,11 +150,10 @@ class MomentSet(AmbiguitySet):
             moment = group.moment
             multiplier: Multiplier | None = None
             if lifts is not None or not (moment.eliminable and rows.layout.rows == rows.owners):
-                several = () if rows.owner is None else (rows.owners,)
-                beta: cp.Expression = cp.Variable((*several, moment.bounds), nonneg=True, name="beta")
+                beta: cp.Expression = cp.Variable((*rows.several, moment.bounds), nonneg=True, name="beta")
                 if lifts is None and moment.sides == 2 and moment.sigma is not None and not moment.sigma.any():
                     # The two sides of an equation have one multiplier, of either sign.
-                    shape = (*several, moment.size)
+                    shape = (*rows.several, moment.size)
                     beta = cp.hstack([cp.Variable(shape, name="beta"), np.zeros(shape)])
                 price = price + beta @ group.price
                 multiplier = _broadcast(beta) if rows.owner is None else _owned(beta, rows.owner)

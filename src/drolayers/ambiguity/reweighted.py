@@ -13,7 +13,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import (
+    Along,
+    AmbiguitySet,
+    Combined,
+    Mass,
+    Rows,
+    SetDual,
+    at_atoms,
+    largest,
+    scenarios,
+    weighted,
+)
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -22,7 +33,7 @@ from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
-from drolayers.products import kron
+from drolayers.products import times
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -78,14 +89,15 @@ class Reweighted(AmbiguitySet):
         expanded = scenarios(rows, self.weights)
         return SetDual(expanded, cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms, self.atoms)
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """At all atoms of positive weight: the largest of their costs."""
+        return replace(Reweighted.dual(self, rows), combined=largest(self.weights, rows.several))
 
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            largest = cp.Variable(_several(rows))
-            return self.atoms * largest, [totals <= _weighted(self.weights, largest)]
-
-        return replace(Reweighted.dual(self, rows), combined=combined)
+    def along(self, rows: Rows) -> Along:
+        """At the atoms."""
+        expanded = scenarios(rows, self.weights)
+        values = at_atoms(rows.slope, expanded.layout, self.weighted_centres) + expanded.offset
+        return Along(values, self.weights, 1.0 / self.atoms)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -187,8 +199,7 @@ class Divergence(Reweighted):
 
     def __init__(self, y: Uncertain, atoms: int, kind: Kind = "chi2") -> None:
         super().__init__(y, atoms)
-        if kind not in _CONJUGATES:
-            raise ModelError(f"Divergence needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
+        check_kind("Divergence", kind)
         self.kind, self.parameters = kind, {"radius": ()}
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         self.features = (self.radius, *self.features)
@@ -197,18 +208,9 @@ class Divergence(Reweighted):
         return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
 
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
-        """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η, where v_n is the cost at atom n."""
-        several = _several(rows)
-        scale, level = cp.Variable(several, nonneg=True, name="lambda"), cp.Variable(several, name="eta")
-
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            bound = cp.Variable(totals.size)
-            given = totals - _weighted(self.weights, level)
-            constraints = _CONJUGATES[self.kind](bound, given, _weighted(self.weights, scale))
-            each = cp.reshape(bound, (self.atoms, rows.owners), order="C")
-            return cp.sum(each, axis=0) if several else cp.sum(bound), constraints
-
-        return replace(super().dual(rows, lifts, share), price=self.radius[0] * scale + level, combined=combined)
+        """That of the ball, over the costs at the atoms."""
+        price, combined = reweighing(self.kind, self.radius[0], self.weights, rows.several)
+        return replace(super().dual(rows, lifts, share), price=price, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -236,25 +238,50 @@ class Divergence(Reweighted):
 
     def used(self, ratio: Tensor, weights: Tensor) -> Tensor:
         """Σ ω_n φ(p_n / ω_n)."""
-        t = ratio.clamp(min=0.0)
-        phi = {
-            "kl": torch.xlogy(t, t) - t + 1.0,
-            "burg": -t.clamp(min=1e-300).log() + t - 1.0,
-            "chi2": (t - 1.0) ** 2,
-            "tv": (t - 1.0).abs(),
-            "hellinger": (t.sqrt() - 1.0) ** 2,
-        }[self.kind]
-        return (weights * phi).sum(1)
+        return divergence(self.kind, ratio, weights)
 
 
-def _several(rows: Rows) -> tuple[int, ...]:
-    """The shape of what every worst case has one of."""
-    return () if rows.owner is None else (rows.owners,)
+def check_kind(who: str, kind: str) -> None:
+    """Raise unless there is such a divergence."""
+    if kind not in _CONJUGATES:
+        raise ModelError(f"{who} needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
 
 
-def _weighted(weights: cp.Parameter, value: cp.Expression) -> cp.Expression:
-    """Every weight times a number, or times each of several."""
-    return weights * value if value.shape == () else kron(weights, value)
+def divergence(
+    kind: Kind, ratio: Float[Tensor, "batch n"], weights: Float[Tensor, "batch n"]
+) -> Float[Tensor, "batch"]:
+    """Σ ω_n φ(p_n / ω_n), from the ratios and the weights."""
+    t = ratio.clamp(min=0.0)
+    phi = {
+        "kl": torch.xlogy(t, t) - t + 1.0,
+        "burg": -t.clamp(min=1e-300).log() + t - 1.0,
+        "chi2": (t - 1.0) ** 2,
+        "tv": (t - 1.0).abs(),
+        "hellinger": (t.sqrt() - 1.0) ** 2,
+    }[kind]
+    return (weights * phi).sum(1)
+
+
+def reweighing(
+    kind: Kind, radius: cp.Expression, weights: cp.Expression, several: tuple[int, ...] = ()
+) -> tuple[cp.Expression, Combined]:
+    """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η: its price, and from all Nω_n v_n to N times the sum.
+
+    Args:
+        kind: the divergence φ.
+        radius: ρ.
+        weights: Nω_n, N of them.
+        several: the shape of λ and η, of several worst cases at once.
+    """
+    scale, level = cp.Variable(several, nonneg=True, name="lambda"), cp.Variable(several, name="eta")
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        bound = cp.Variable(totals.size)
+        constraints = _CONJUGATES[kind](bound, totals - weighted(weights, level), weighted(weights, scale))
+        total = cp.sum(cp.reshape(bound, (weights.size, *several), order="C"), axis=0) if several else cp.sum(bound)
+        return total, constraints
+
+    return radius * scale + level, combined
 
 
 def _kl(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
@@ -269,9 +296,9 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
-    root = cp.Variable(t.shape, nonneg=True)
-    # Twice, since CVXPY stumbles over numbers times vectors that hold parameters.
-    return [2.0 * root >= r + 2.0 * scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+    # That the root is not negative goes without saying, and as a row it would have no multiplier where it is zero.
+    root = cp.Variable(t.shape)
+    return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
 def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:

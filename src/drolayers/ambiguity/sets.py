@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.theta import Theta
@@ -53,23 +54,31 @@ class Sets(Theta):
                     f"dro.fragility needs a dro.Wasserstein, as ambiguity= or as the problem's set, not {ball}: that "
                     "says what a distance between distributions is."
                 )
-        self._metrics = tuple((ball, ball.metric()) for ball in distances if isinstance(ball, Wasserstein))
+        self._priced = tuple((ball, ball.priced()) for ball in distances if isinstance(ball, Wasserstein))
         self.names = ("", *(other.name or f"set{k}" for k, other in enumerate(self.members[1:], 1)))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise ModelError(f"Two sets of the problem are named {twice[0]!r}: give each a name of its own.")
-        counts = sorted({other.atoms for other in self._all if other.needs_nominal})
+        needy = [other for other in self._all if other.needs_nominal]
+        if len(needy) > 1 and any(isinstance(other, Mixture) for other in needy):
+            raise ModelError(
+                "A dro.Mixture around nominal distributions, one an event, cannot stand beside other sets around one: "
+                "give moments or outcomes to either."
+            )
+        # Events of a mixture may have nominal distributions of different sizes.
+        counts = sorted({getattr(other, "atoms", 0) for other in needy})
         if len(counts) > 1:
             raise ModelError(
                 f"The sets of the problem have {' and '.join(map(str, counts))} atoms: one nominal distribution serves "
                 "all, so give them one number."
             )
         self.atoms: int = counts[0] if counts else 0
-        self.parameters = {
-            name: shape
-            for other, prefix in zip(self.members, self._prefixes, strict=True)
-            for name, shape in _prefixed(prefix, other.parameters).items()
-        }
+        self.parameters: dict[str, tuple[int, ...]] = {}
+        for other, prefix in zip(self.members, self._prefixes, strict=True):
+            shapes = _prefixed(prefix, other.parameters)
+            if common := sorted(shapes.keys() & self.parameters.keys()):
+                raise ModelError(f"Two parameters of the problem are called {common[0]!r}: name events and sets apart.")
+            self.parameters |= shapes
         self.features: tuple[cp.Parameter, ...] = tuple(f for other in self._all for f in other.features)
 
     def __repr__(self) -> str:
@@ -80,7 +89,7 @@ class Sets(Theta):
 
     @property
     def _all(self) -> tuple[AmbiguitySet, ...]:
-        return *self.members, *(twin for _, twin in self._metrics)
+        return *self.members, *(twin for _, twin in self._priced)
 
     @property
     def _prefixes(self) -> list[str]:
@@ -91,6 +100,11 @@ class Sets(Theta):
         """Whether atoms and weights travel beside θ."""
         return any(other.needs_nominal for other in self._all)
 
+    @property
+    def known(self) -> tuple[cp.Parameter, ...]:
+        """The known data on which supports depend."""
+        return tuple({p.id: p for other in self.members for p in other.known}.values())
+
     def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """The nominal distributions of a batch, checked by a set that needs them."""
         asked = next((other for other in self._all if other.needs_nominal), self.members[0])
@@ -100,15 +114,15 @@ class Sets(Theta):
         """Every set's part of θ."""
         return list(theta.split([other.size for other in self.members], 1))
 
-    def metric(self, ball: AmbiguitySet) -> Wasserstein:
+    def priced(self, ball: AmbiguitySet) -> Wasserstein:
         """The set whose multiplier is the price of a distance."""
-        return next(twin for one, twin in self._metrics if one is ball)
+        return next(twin for one, twin in self._priced if one is ball)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
     ) -> Float[Tensor, "batch feature"]:
         """The features of all sets, one after another."""
-        parts = [*self.parts(theta), *[theta[:, :0]] * len(self._metrics)]
+        parts = [*self.parts(theta), *[theta[:, :0]] * len(self._priced)]
         pairs = zip(self._all, parts, strict=True)
         return torch.cat([other.feature_values(part, nominal) for other, part in pairs], 1)
 

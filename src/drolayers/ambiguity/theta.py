@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.parameters import columns
 from drolayers.errors import ShapeError
+from drolayers.transforms import refuse_vmap
 from drolayers.uncertainty import Uncertain
 
 
@@ -65,6 +66,7 @@ class Theta:
         if isinstance(theta, Mapping):
             theta = self.pack(theta)
         self.check(theta)
+        refuse_vmap(theta)
         bad = ~theta.isfinite().all(1)
         if bool(bad.any()):
             where = bad.nonzero()[:, 0].tolist()

@@ -7,7 +7,6 @@ from typing import Any, Self, final
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.baselines.base import as_given, checked_problem
@@ -16,6 +15,7 @@ from drolayers.known import Known
 from drolayers.layer import DROLayer
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.learning.data import matrix
+from drolayers.learning.policy import Decider
 from drolayers.problem import DecisionProblem
 
 
@@ -32,7 +32,7 @@ def PredictionFocused(problem: DecisionProblem, **settings: Any) -> DecisionFocu
 
 
 @final
-class FullKnowledge(BaseEstimator):  # type: ignore[misc]
+class FullKnowledge(Decider):
     """Robust decisions for sets that somebody who knows the distribution names: nothing is learnt.
 
     With the true conditional moments (``Newsvendor.full_knowledge``) this is the paper's benchmark, the best that

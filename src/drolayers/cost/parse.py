@@ -1,4 +1,4 @@
-"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }``."""
+"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }`` and losses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from drolayers.cost.affine_rows import AffineRows
 from drolayers.cost.coefficients import Coefficients, coefficients
+from drolayers.cost.losses import Loss
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
 from drolayers.cost.products import Products, affine_rows, intervals, system
 from drolayers.errors import ModelError
@@ -33,6 +34,16 @@ class RuleRecourse:
 
 
 @dataclass(frozen=True)
+class CurvedCost:
+    """Losses ``weight_r * l(a_r(x)'y + b_r(x))`` that are curved in y, to be added up; every row sees y."""
+
+    loss: Loss
+    weight: np.ndarray
+    rows: AffineRows
+    text: str
+
+
+@dataclass(frozen=True)
 class PiecewiseCost:
     """The cost ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }`` as arrays.
 
@@ -50,6 +61,7 @@ class PiecewiseCost:
         term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
         recourses: the two-stage costs left to decision rules, in addition to the terms.
+        curves: the losses that are curved in ``y``, likewise.
     """
 
     y: Uncertain
@@ -64,6 +76,7 @@ class PiecewiseCost:
     term: np.ndarray
     forbidden: AffineRows
     recourses: tuple[RuleRecourse, ...]
+    curves: tuple[CurvedCost, ...] = ()
 
     @property
     def deterministic(self) -> cp.Expression:
@@ -123,24 +136,25 @@ def parse(cost: cp.Expression, y: Uncertain) -> PiecewiseCost:
 def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
     """The same for every entry of an expression, column by column.
 
-    All are over one stack, with the same products, unless a second stage or a convex function of the decision stands in
-    them: then each is taken apart by itself.
+    All are over one stack, with the same products, unless a second stage, a loss that is curved in ``y`` or a convex
+    function of the decision stands in them: then each is taken apart by itself.
     """
     _check(cost, y)
     lowered = lower(cost, y)
     size = cost.size
-    if size > 1 and (lowered.epigraphs or lowered.rules):
+    if size > 1 and (lowered.epigraphs or lowered.rules or lowered.curves):
         flat = cp.vec(cost, order="F")
         return [parse(flat[k], y) for k in range(size)]
     decisions = cost.variables()
     epigraphs = [epigraph.variable for epigraph in lowered.epigraphs]
     maxima = [maximum.variable for maximum in lowered.maxima]
-    markers = [rule.variable for rule in lowered.rules]
+    markers = [*(rule.variable for rule in lowered.rules), *(curve.variable for curve in lowered.curves)]
     blocks = [
         [lowered.remainder],
         [row for maximum in lowered.maxima for row in maximum.rows],
         lowered.forbidden,
         [rule.rhs for rule in lowered.rules],
+        [curve.rows for curve in lowered.curves],
     ]
     known = tuple(p for p in cost.parameters() if p is not y)
     entries = coefficients(
@@ -157,6 +171,9 @@ def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
     owner, describe = _owners(lowered, int(ends[-1]), size)
     ranges = intervals(known)
     entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
+    if maxima_of.weight[ends[3] : ends[4]].nnz:
+        names = ", ".join(shorten(curve.node) for curve in lowered.curves)
+        raise ModelError(f"Of {names} a loss is taken of a maximum of y: take it of what is affine in y.")
     if maxima_of.weight[ends[1] : ends[3]].nnz:
         raise ModelError("The right-hand side of a recourse must be affine in y: take maxima of y out of it.")
     entries, marker_weight = _markers(entries, inner, outer, len(maxima_of.owner), lowered)
@@ -177,16 +194,18 @@ def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
     pieces = table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
-    recourses = _rules(lowered, table, ends, (chosen @ marker_weight).toarray()[0], selection @ marker_weight)
+    weight, inside = (chosen @ marker_weight).toarray()[0], selection @ marker_weight
+    recourses = _rules(lowered, table, ends, weight, inside)
+    curves = _curves(lowered, table, int(ends[3]), weight[len(lowered.rules) :], inside[:, len(lowered.rules) :])
 
     forbidden = table.take(np.arange(ends[1], ends[2]))
     # Rows that were multiplied by known data once more have left products behind.
-    rows = [pieces, remainders, forbidden, *(rule.rhs for rule in recourses)]
+    rows = [pieces, remainders, forbidden, *(rule.rhs for rule in recourses), *(curve.rows for curve in curves)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
     products = products.take(needed - width)
 
-    kept, restored = _restore(lowered.epigraphs, pieces, remainders, products, _length(decisions))
+    kept, restored = _restore(lowered.epigraphs, [pieces, *(c.rows for c in curves)], remainders, products, decisions)
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
     columns = np.concatenate([np.arange(_length(decisions)), *places])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept])
@@ -195,7 +214,11 @@ def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
     pieces, remainders = pieces.keep_columns(columns), remainders.keep_columns(columns)
     recourses = [replace(rule, rhs=rule.rhs.keep_columns(columns)) for rule in recourses]
     forbidden = _nonzero_rows(forbidden.keep_columns(columns))
-    found = []
+    curves = [replace(curve, rows=curve.rows.keep_columns(columns)) for curve in curves]
+    x, found = stack(variables, products), []
+    restored += [
+        curve.loss.of(curve.rows.offset(x)) @ curve.weight for curve in map(_blind, curves) if curve.weight.size
+    ]
     for k in range(size):
         mine = np.flatnonzero(entry[term] == k)
         of_entry, its, remainder = (pieces, term, remainders) if size == 1 else _one(pieces, term, remainders, mine, k)
@@ -206,7 +229,7 @@ def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
             PiecewiseCost(
                 y=y,
                 known=known,
-                certain=(*restored, *(_plain_maxima(*plain, stack(variables, products)) if len(plain[1]) else ())),
+                certain=(*restored, *(_plain_maxima(*plain, x) if len(plain[1]) else ())),
                 constant=remainder,
                 variables=variables,
                 products=products,
@@ -216,6 +239,7 @@ def parse_entries(cost: cp.Expression, y: Uncertain) -> list[PiecewiseCost]:
                 term=its,
                 forbidden=forbidden,
                 recourses=tuple(recourses),
+                curves=tuple(curve for curve in map(_seeing, curves) if curve.weight.size),
             )
         )
     return found
@@ -290,23 +314,29 @@ def _check_products(entries: Coefficients, lowered: Lowered, width: int, y: Unce
     """Refuses ``y`` times a maximum of ``y``."""
     columns = entries.column[(entries.column >= width) & (entries.coordinate >= 0)] - width
     if len(columns):
-        nodes = [(m.node, m.variable.size) for m in lowered.maxima] + [(r.node, 1) for r in lowered.rules]
+        nodes: list[tuple[cp.Expression, int]] = [(m.node, m.variable.size) for m in lowered.maxima]
+        nodes += [(rule.node, 1) for rule in lowered.rules]
+        nodes += [(curve.node, curve.variable.size) for curve in lowered.curves]
         ends = np.cumsum([size for _, size in nodes])
         node = nodes[int(np.searchsorted(ends, columns.min(), side="right"))][0]
         raise ModelError(
             f"The cost is not piecewise affine in {y.name()} because it multiplies {shorten(node)} by {y.name()}: "
-            "multiply maxima by nonnegative constants only."
+            "multiply maxima and losses by nonnegative constants only."
         )
 
 
 def _markers(
     entries: Coefficients, inner: int, outer: int, rows: int, lowered: Lowered
 ) -> tuple[Coefficients, sp.csr_array]:
-    """The entries without two-stage costs that are left to decision rules, and what those are multiplied by."""
+    """The entries without the markers of decision rules and of losses, and what those are multiplied by."""
     of_rule = (entries.column >= inner) & (entries.column < outer)
     some = entries[of_rule]
     if (some.factor >= 0).any():
-        node = lowered.rules[int(some.column[some.factor >= 0].min()) - inner].node
+        first = int(some.column[some.factor >= 0].min()) - inner
+        if first >= len(lowered.rules):
+            names = ", ".join(shorten(curve.node) for curve in lowered.curves)
+            raise ModelError(f"Of {names} one is multiplied by known data: put that into the loss, or into y.")
+        node = lowered.rules[first].node
         raise ModelError(
             f"{shorten(node)} is handled by a decision rule and is multiplied by known data: reduce the "
             "second stage or use method='vertices'."
@@ -334,12 +364,50 @@ def _rules(
     return recourses
 
 
+def _curves(
+    lowered: Lowered, table: AffineRows, start: int, weight: np.ndarray, inside: sp.csr_array
+) -> list[CurvedCost]:
+    """The losses that are curved in ``y``, which may only be added to the rest."""
+    found, column = [], 0
+    for curve in lowered.curves:
+        mine = np.arange(column, column + curve.rows.size)
+        if inside[:, mine].nnz:
+            raise ModelError(
+                f"{shorten(curve.node)} is curved in y and can only be added to the cost, not be inside a maximum or a "
+                "CVaR: take the maximum of pieces that are affine in y, or bound the loss by some."
+            )
+        kept = mine[weight[mine] != 0]
+        found.append(CurvedCost(curve.loss, weight[kept], table.take(start + kept), shorten(curve.node)))
+        column += curve.rows.size
+    return found
+
+
+def _some(curve: CurvedCost, chosen: np.ndarray) -> CurvedCost:
+    """Some of its rows."""
+    where = np.flatnonzero(chosen)
+    return replace(curve, weight=curve.weight[where], rows=curve.rows.take(where))
+
+
+def _seeing(curve: CurvedCost) -> CurvedCost:
+    """The rows that see ``y``."""
+    return _some(curve, np.any(curve.rows.coordinates(), axis=1, keepdims=True)[:, 0])
+
+
+def _blind(curve: CurvedCost) -> CurvedCost:
+    """The rows that do not."""
+    return _some(curve, ~np.any(curve.rows.coordinates(), axis=1, keepdims=True)[:, 0])
+
+
 def _restore(
-    epigraphs: Sequence[Epigraph], pieces: AffineRows, remainder: AffineRows, products: Products, start: int
+    epigraphs: Sequence[Epigraph],
+    rows: Sequence[AffineRows],
+    remainder: AffineRows,
+    products: Products,
+    decisions: Sequence[cp.Variable],
 ) -> tuple[list[tuple[Epigraph, int]], list[cp.Expression]]:
-    """Epigraphs that the pieces need, with their first columns; the others go back into ``c0`` as they were."""
-    used = np.zeros(pieces.width, dtype=bool)
-    for matrix in (pieces.slope_linear, pieces.offset_linear, remainder.slope_linear):
+    """Epigraphs that the rows need, with their first columns; the others go back into ``c0`` as they were."""
+    used, start = np.zeros(remainder.width, dtype=bool), _length(decisions)
+    for matrix in (remainder.slope_linear, *(m for r in rows for m in (r.slope_linear, r.offset_linear))):
         used[matrix.indices] = True
     used[products.column[products.column >= 0]] = True
     weight = remainder.offset_linear.toarray().ravel()

@@ -176,7 +176,8 @@ def fragility(expression: cp.Expression, target: float | cp.Expression, *, ambig
 def always(constraint: cp.Constraint, *, ambiguity: Any = None) -> cp.Constraint:
     """The constraint for every outcome that the set allows, row by row.
 
-    That is the support for moment sets and for Wasserstein balls of order 1 and 2, which hold mass anywhere.
+    That is the support for moment sets and for Wasserstein balls of order 1 and 2, which hold mass anywhere; the balls
+    around atoms of positive weight for order ∞, and these atoms themselves for reweightings.
 
     Args:
         constraint: an inequality or equation in the decision and in ``y``.

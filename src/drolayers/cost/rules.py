@@ -222,6 +222,11 @@ def _target(node: Worst, y: Uncertain) -> tuple[Rule, cp.Variable]:
     """The target of a fragility, to be met at a price, and the price."""
     excess, price = cp.Variable(name="excess"), cp.Variable(nonneg=True, name=node.kind.value)
     part = Part(parse(node.afresh().args[0], y), False, excess, excess, node.ambiguity, price)
+    if part.parsed.curves:
+        raise ModelError(
+            f"dro.fragility needs a cost of pieces that are affine in y, and {part.parsed.curves[0].text} is curved: "
+            "bound it by some."
+        )
     met = Nominally(node.args[0]) <= 0
     return Rule(met, node.kind, 0.0, cp.vec(excess, order="F"), cp.vec(node.args[0], order="F"), (part,)), price
 

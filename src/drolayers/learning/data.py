@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drolayers.checks import number
+from drolayers.checks import number, real
 from drolayers.errors import ModelError, ShapeError
 from drolayers.problem import DecisionProblem
 
@@ -22,6 +22,7 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def matrix(data: Any, name: str) -> Tensor:
     """A float64 matrix from a tensor, an array, a data frame or nested lists; NaN is refused, with its rows."""
+    real(name, data)
     try:
         values = data.detach().cpu() if isinstance(data, Tensor) else torch.as_tensor(np.array(data, dtype=float))
     except (TypeError, ValueError) as error:

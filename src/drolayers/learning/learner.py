@@ -6,11 +6,12 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Self
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
@@ -26,7 +27,8 @@ from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
-from drolayers.learning.pretraining import PredictionLosses
+from drolayers.learning.policy import Decider
+from drolayers.learning.pretraining import FITTED, PredictionLosses
 from drolayers.learning.settings import (
     Network,
     Settings,
@@ -41,6 +43,7 @@ from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
+from drolayers.writing import writing
 
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
@@ -49,7 +52,7 @@ STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
 
-class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
+class DecisionFocusedLearner(Decider):
     """Learns, from contexts Z and outcomes Y, a set-valued prediction whose robust decisions are good.
 
     Args:
@@ -123,7 +126,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
-            with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
+            folder = self.trainer.directory
+            with writing(folder or gettempdir()), alone(None if folder is None else Path(folder)):
                 self._fit(Z, Y, validation, known)
         except BaseException:
             # What is half trained decides nothing.
@@ -149,6 +153,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
+            what["parameters"] = list(self.problem.parameters)
+            if isinstance(self.model, nn.Module):
+                what["answers"] = storage.answers(self.pipeline_.model, training.Z)
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")}
             claim(folder, self.trainer.resume, what, training, held_out)
@@ -188,8 +195,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         mine, name = (self.problem.ambiguity, "ambiguity") if len(sets.members) == 1 else (sets, "sets")
         if isinstance(self.projection, Projection) and self.projection.ambiguity is not mine:
             raise ModelError(f"The projection is of another set: make it from problem.{name}.")
-        if self.training is not None and self.training.anchor and all(one.needs_nominal for one in sets.members):
-            raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
+        placed = any(isinstance(one, FITTED) for one in sets.members)
+        if self.training is not None and self.training.anchor and not placed:
+            raise ModelError("anchor= needs a moment set: a ball around data, or a mixture, has no locations to hold.")
 
     def _build(self, inputs: int, weights: list[float] | None, nominal: NominalDistribution | None = None) -> Pipeline:
         """Model, nominal distribution, projection and layer; what the user gave is copied, not changed.
@@ -232,10 +240,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def _pretrain(self, training: Examples, held_out: Examples | None) -> None:
         """The first training, for sets that it means something to."""
         sets, stage = self.problem.sets, self.pretraining
-        if self.training is None and any(one.needs_nominal and one.size for one in sets.members):
+        if self.training is None and any(one.size and not isinstance(one, FITTED) for one in sets.members):
             warnings.warn(
-                "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
-                "a typical value. Give training=dro.Stage() to learn it.",
+                "Prediction-focused training does not determine the radius of a ball around the data, nor a "
+                "mixture: they stay at typical values. Give training=dro.Stage() to learn them.",
                 stacklevel=3,
             )
         if stage is None or not stage.epochs:
@@ -306,7 +314,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
-        needed = self.problem.ambiguity.y.support.parameters
+        needed = self.problem.sets.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
             parts = [
@@ -360,7 +368,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "layer": storage.described_layer(self.layer),
             "pretraining": storage.described(self.pretraining),
             "training": storage.described(self.training),
-            "objective": None if self.objective is None else repr(self.objective),
+            "objective": storage.shown(self.objective),
             "seed": self.seed,
             "leave_one_out": self.trainer.leave_one_out,
         }
@@ -406,7 +414,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         learner = cls(problem, **{**storage.restored(path, header, settings), **settings})
         storage.check_same(path, "nominal", storage.described_nominal(learner.nominal), header["nominal"])
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
-        learner.n_features_in_ = int(header["inputs"])
+        learner.n_features_in_ = header["inputs"]
         learner.feature_names_in_, learner.outcome_names_in_ = header.get("columns"), header.get("outcomes")
         learner._check()
         weights = (header["projection"] or {}).get("weights")

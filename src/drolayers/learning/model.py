@@ -15,6 +15,12 @@ from drolayers.ambiguity.sets import Sets
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 
+MONOMIALS = 20_000
+"""Columns that polynomials of the covariates may have at most."""
+
+WEIGHTS = 1_000_000_000
+"""Weights that a perceptron may have at most."""
+
 
 class SetModel(nn.Module):
     """A multilayer perceptron with one network for every parameter of the set.
@@ -79,8 +85,21 @@ class SetModel(nn.Module):
         return torch.where(self.positive, above, self.centre + self.scale * raw)
 
 
+def monomials(covariates: int, degree: int, most: int = MONOMIALS) -> int:
+    """How many monomials of degree one up to some degree there are."""
+    count = 1
+    for d in range(1, degree + 1):
+        count = count * (covariates + d) // d
+        if count - 1 > most:
+            raise ModelError(
+                f"degree={degree} of {covariates} covariates makes more than {most:,} monomials: choose a smaller one."
+            )
+    return count - 1
+
+
 def polynomials(z: Float[Tensor, "batch dz"], degree: int) -> Float[Tensor, "batch monomial"]:
     """All monomials of the covariates from degree one up to some degree."""
+    monomials(z.shape[1], degree)
     columns = range(z.shape[1])
     parts = [
         z[:, list(chosen)].prod(1) for d in range(1, degree + 1) for chosen in combinations_with_replacement(columns, d)
@@ -95,6 +114,8 @@ def units(data: Float[Tensor, "n column"]) -> tuple[Float[Tensor, " column"], Fl
 
 def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
     """Linear layers with rectifiers between; the last one starts small, so that training starts at typical values."""
+    if (count := sum(a * b for a, b in pairwise(widths))) > WEIGHTS:
+        raise ModelError(f"A network of widths {list(widths)} has {count:.0e} weights: choose smaller hidden layers.")
     layers: list[nn.Module] = []
     for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
         linear = nn.Linear(fan_in, fan_out)

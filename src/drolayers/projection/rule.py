@@ -103,10 +103,10 @@ class Report(Statuses):
             self.status = torch.where(where, self.status.clamp(min=int(status)), self.status)
             self._remarks.append((where, sentence))
 
-    def join(self, other: Report) -> None:
-        """Record what happened to the same items elsewhere."""
+    def join(self, other: Report, said: str) -> None:
+        """Record what another report says of the same items, after a few words of where it is from."""
         self.status = torch.maximum(self.status, other.status)
-        self._remarks.extend(other._remarks)
+        self._remarks += [(where, f"{said}{sentence}") for where, sentence in other._remarks]
 
     @property
     def sentences(self) -> dict[int, str]:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import cvxpy as cp
-import numpy as np
 
-from drolayers.ambiguity.base import AmbiguitySet, Rows
+from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.cost.parse import PiecewiseCost
+from drolayers.reformulation.curved import at_scenarios, full_rows, one_curve
 from drolayers.reformulation.decision_rule import decision_rules
 from drolayers.reformulation.separability import block_rows, offsets_of, rows_of
 from drolayers.reformulation.worst_case import WorstCase, supremum, worst_case
-from drolayers.support import Layout
 
 
 def formulate(
@@ -37,7 +36,10 @@ def formulate(
     parsed = costs[0]
     stack, ties = parsed.named() if named else (parsed.stack, [])
     reach = ambiguity.reach
-    links = [*([] if everywhere else ambiguity.links()), *reach.links(ambiguity.y.dim)]
+    if parsed.curves and not ambiguity.pinned:
+        worst = one_curve(parsed, ambiguity, stack, everywhere, probe)
+        return replace(worst, constraints=[*ties, *worst.constraints])
+    links = [*(ambiguity.outcome_links() if everywhere else ambiguity.links()), *reach.links(ambiguity.y.dim)]
     blocks = [block_rows(cost, links) for cost in costs]
     rows = rows_of(costs, blocks, stack)
     constraints = [*parsed.constraints, *ties]
@@ -48,18 +50,14 @@ def formulate(
         rows, fixed, lifts = rule.added_to(rows), fixed + rule.offset, rule.lifts or None
         constraints += rule.constraints
     if len(parsed.forbidden):
-        never = ambiguity.outcomes(_forbidden_rows(parsed, stack))
+        # Rows that must not be positive for any outcome, each over all coordinates.
+        never = ambiguity.outcomes(full_rows(parsed.forbidden, stack))
         bound, more = supremum(never.rows, reach, never.terms)
         constraints += [*more, never.rows.offset + bound <= 0]
-    dual = ambiguity.outcomes(rows) if everywhere else ambiguity.dual(rows, lifts, share=not probe)
+    shared = not probe
+    dual = ambiguity.outcomes(rows, shared) if everywhere else ambiguity.dual(rows, lifts, shared)
+    curved, more = at_scenarios(parsed, ambiguity, stack)
+    constraints += more
     price = dual.price if apart else None
-    worst = worst_case(replace(dual, price=cp.Constant(0.0)) if apart else dual, reach, probe)
+    worst = worst_case(replace(dual, price=cp.Constant(0.0)) if apart else dual, reach, probe, curved)
     return replace(worst, value=fixed + worst.value, constraints=[*constraints, *worst.constraints], price=price)
-
-
-def _forbidden_rows(parsed: PiecewiseCost, stack: cp.Expression) -> Rows:
-    """Rows that must not be positive for any y of the support, each over all coordinates."""
-    count, dim = len(parsed.forbidden), parsed.y.dim
-    layout = Layout(np.repeat(np.arange(count), dim), np.tile(np.arange(dim), count), count)
-    slope = cp.vec(parsed.forbidden.slope(stack), order="C")
-    return Rows(slope, parsed.forbidden.offset(stack), layout, np.arange(count))

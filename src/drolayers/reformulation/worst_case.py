@@ -86,13 +86,14 @@ class WorstCase:
     price: cp.Expression | None = None
 
 
-def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:
+def worst_case(dual: SetDual, support: Support, probe: bool = False, curved: cp.Expression | None = None) -> WorstCase:
     """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}; a vector of them where rows have owners.
 
     Args:
         dual: of the set U(θ) over the pieces of all blocks.
         support: of y.
         probe: whether slopes and offsets become variables that can be perturbed.
+        curved: what is to be added to the sum of every scenario, of a single worst case.
     """
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
@@ -114,7 +115,8 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
         blocks.append(np.unique(expanded.block[~lone]))
         constraints.append(constraint)
     if dual.combined is None and expanded.owner is None:
-        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
+        added = [] if curved is None else [curved]
+        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in [*parts, *added]), constraints, probed)
     # Sums of every scenario, where they are combined, and in each of every worst case.
     scenario = np.zeros(sum(part.size for part in parts), dtype=np.int64)
     if dual.combined is not None:
@@ -127,7 +129,7 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
     total = sp.csr_array((np.full(whose.size, unit), (whose, np.arange(whose.size))), shape=shape) @ cp.hstack(parts)
     if dual.combined is None:
         return WorstCase(dual.price + total, constraints, probed)
-    total, more = dual.combined(total)
+    total, more = dual.combined(total if curved is None else total + curved)
     return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 
 
