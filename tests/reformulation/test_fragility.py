@@ -39,6 +39,20 @@ def test_affine_in_closed_form(norm: float, dual: float) -> None:
     assert problem.parameters == {"radius": ()}
 
 
+def test_affine_under_a_metric_and_where_coordinates_stay() -> None:
+    """‖B⁻ᵀa‖_* where ways y - y_n are ‖B(y - y_n)‖ long; what may not move costs nothing."""
+    metric = np.array([[2.0, 0.3, 0.0], [0.0, 1.0, 0.4], [0.0, 0.0, 0.5]])
+    y, x = dro.Uncertain(3), cp.Variable(nonneg=True)
+    mean = float(WEIGHTS @ ATOMS @ A)
+    for ball, size in (
+        (dro.Wasserstein(y, 4, 2, 1, metric), np.linalg.norm(np.linalg.solve(metric.T, A))),
+        (dro.Wasserstein(y, 4, 2, 1, fixed=[1]), np.linalg.norm(A[[0, 2]])),
+    ):
+        problem = dro.DecisionProblem(dro.fragility(A @ y + 0.2 - x, mean + 0.9) + x, [x <= 0], ball)
+        found = problem.solve(RADIUS, around(), on_failure="raise").objective
+        assert float(found) == pytest.approx(size, rel=1e-6)
+
+
 @pytest.mark.parametrize("unit", [1e-6, 1e-3, 1e3, 1e6])
 def test_units_of_outcomes_and_costs(unit: float) -> None:
     """k is a cost for every unit of distance, or of its square; the answer follows to 1e-6, or the item says FAILED."""
@@ -189,7 +203,15 @@ def test_sets_of_its_own_and_what_is_refused() -> None:
         (lambda: dro.DecisionProblem(dro.fragility(-x @ y, 0.4), [], square), r"needs a dro\.Wasserstein"),
         (lambda: dro.DecisionProblem(cp.sum(x), [dro.fragility(-x @ y, 0.4) <= 1], ball), "a cost and no constraint"),
         (lambda: dro.DecisionProblem(-dro.fragility(-x @ y, 0.4) + cp.sum(x), [], ball), "not negative"),
-        (lambda: dro.DecisionProblem(dro.fragility(cp.square(y[0]), 0.4), [], ball), "not piecewise affine"),
+        (lambda: dro.DecisionProblem(dro.fragility(cp.square(y[0]), 0.4), [], ball), r"\bis curved"),
+        (
+            lambda: dro.DecisionProblem(dro.fragility(-x @ y, 0.4), [], dro.Wasserstein(y, 4, order=np.inf)),
+            "order 1 or",
+        ),
+        (
+            lambda: dro.DecisionProblem(dro.fragility(-x @ y, 0.4), [], dro.Wasserstein(y, 4, metric=dro.Learn(3, 3))),
+            "metric that is given",
+        ),
         (lambda: dro.fragility(y, 0.4), "scalar"),
         (lambda: dro.fragility(dro.expected(y @ x), 0.4), "No worst case but"),
     ):

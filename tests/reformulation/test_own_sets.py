@@ -29,6 +29,14 @@ def two_moments(y: dro.Uncertain) -> dro.MomentSet:
     return dro.MomentSet(y, [m.Norm(1), m.SquaredNorm()])
 
 
+NEWER: dict[str, tuple[Callable[[dro.Uncertain], AmbiguitySet], list[float], bool]] = {
+    "box": (dro.Outcomes, [0.9, 1.2, 0.3, 0.5], False),
+    "mean and covariance": (dro.MeanCovariance, [0.9, 1.2, 0.5, 0.0, 0.2, 0.7, 0.1], False),
+    "ball": (lambda y: dro.Wasserstein(y, 3, 2, np.inf), [0.2], False),
+    "mixture": (lambda y: dro.Mixture({"a": two_moments(y), "b": dro.Empirical(y, 3)}), [0.4, 0.6, *OWN[0]], False),
+    "square": (lambda y: dro.Wasserstein(y, 3, 2, 2), [0.2], True),
+    "pinned square": (lambda y: dro.Divergence(y, 3, "chi2"), [0.2], True),
+}
 RULES: dict[str, Callable[..., cp.Constraint]] = {
     "expected": lambda y, x, **own: dro.expected(cp.sum(cp.pos(y - x)), **own) <= 0.7,
     "cvar": lambda y, x, **own: dro.cvar(cp.sum(cp.pos(y - x)), 0.7, **own) <= 1.2,
@@ -60,6 +68,55 @@ def test_a_set_of_its_own_is_everybodys_where_the_cost_is_certain(kind: str, bal
     again, same = together.worst_case_distribution(chosen, theta, nominal, of=together.rules[0].constraint, row=row)
     means = [(p[..., None] * a).sum(1) for a, p in ((atoms, probabilities), (again, same))]
     torch.testing.assert_close(means[0], means[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_every_kind_of_set_may_be_a_constraints_own(name: str) -> None:
+    """The least t above a worst case is that of the cost under the same set, and moves alike."""
+    y, x, t = dro.Uncertain(2), cp.Variable(2), cp.Variable()
+    make, numbers, curved = NEWER[name]
+    own, cost = make(y), cp.sum(cp.maximum(2 * (y - x), x - y))
+    if curved:
+        cost = cp.square(y[0] - x[0] - 2 * x[1]) + 0.1 * cp.sum_squares(x)
+    theta = torch.tensor([numbers], dtype=torch.float64)
+    rule = dro.expected(cost, ambiguity=own) <= t
+    apart = dro.DecisionProblem(t, [rule], dro.MomentSet(y, [m.SquaredNorm()]))
+    together = dro.DecisionProblem(cost, [], own)
+    nominal = around(1) if own.needs_nominal else None
+    theta, again = theta.requires_grad_(), theta.detach().clone().requires_grad_()
+    both = torch.cat([COST, theta], 1)
+    one, two = apart.solve(both, nominal, on_failure="raise"), together.solve(again, nominal, on_failure="raise")
+    torch.testing.assert_close(one.objective, two.objective, rtol=1e-6, atol=1e-7)
+    rates = [torch.autograd.grad(v.sum(), at)[0] for v, at in ((one.objective, theta), (two.objective, again))]
+    torch.testing.assert_close(rates[0], rates[1], rtol=1e-4, atol=1e-5)
+    chosen = {x: one.variable(x).detach(), t: one.variable(t).detach()}
+    found = apart.worst_case(chosen, both, nominal, of=rule)[:, 0] + chosen[t]
+    torch.testing.assert_close(found, together.worst_case_cost(chosen, theta, nominal), rtol=1e-6, atol=1e-7)
+
+
+def test_events_have_nominal_distributions_and_names_of_their_own() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    square, events = dro.MomentSet(y, [m.SquaredNorm()]), {"a": two_moments(y), "b": dro.Empirical(y, 3)}
+    cost = cp.sum(cp.abs(y - x))
+    rule = dro.expected(cost, ambiguity=dro.Wasserstein(y, 3)) <= 9.0
+    with pytest.raises(dro.ModelError, match="cannot stand beside other sets around one"):
+        dro.DecisionProblem(cost, [rule], dro.Mixture(events))
+    rule = dro.expected(cost, ambiguity=square.named("a")) <= 9.0
+    with pytest.raises(dro.ModelError, match=r"Two parameters of the problem are called 'a\.0\.mu'"):
+        dro.DecisionProblem(cost, [rule], dro.Mixture(events))
+
+
+def test_projection_of_all_kinds_at_once() -> None:
+    """Each by its own: the nominal distribution is in every set afterwards."""
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    cost, others = cp.sum(cp.abs(y - x)), [dro.Outcomes(y), dro.Mixture({"a": two_moments(y), "b": two_moments(y)})]
+    rules = [dro.expected(cost, ambiguity=one) <= 90.0 for one in others]
+    problem = dro.DecisionProblem(cost, rules, dro.MomentSet(y, [m.SquaredNorm()]))
+    theta = torch.linspace(0.1, 0.9, problem.size, dtype=torch.float64)[None]
+    found = problem.sets.parts(dro.Projection(problem.sets)(theta, around(1)))
+    for member, before, after in zip(problem.sets.members, problem.sets.parts(theta), found, strict=True):
+        torch.testing.assert_close(after, dro.Projection(member)(before, around(1)))
+        assert float((after - before).abs().max()) > 0.1
 
 
 def mixed() -> tuple[dro.DecisionProblem, cp.Variable, Tensor]:

@@ -16,6 +16,7 @@ from drolayers.cost.parse import parse_entries
 
 ATOMS = torch.as_tensor(np.random.default_rng(0).uniform(0.0, 3.0, size=(1, 4, 3)))
 WEIGHTS = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
+METRIC = np.array([[2.0, 0.3, 0.0], [0.0, 1.0, 0.4], [0.0, 0.0, 0.5]])
 MU = [1.0, 1.4, 0.7]
 SETS: dict[str, tuple[Callable[[dro.Uncertain], AmbiguitySet], list[float], bool]] = {
     "square": (lambda y: dro.MomentSet(y, [m.SquaredNorm()]), [*MU, 0.5], False),
@@ -26,6 +27,10 @@ SETS: dict[str, tuple[Callable[[dro.Uncertain], AmbiguitySet], list[float], bool
     "linear": (lambda y: dro.MomentSet(y, [m.Linear(mu=[1.0, 1.0, -1.0]), m.Norm(2)]), [1.9, *MU, 0.8], False),
     "ball": (lambda y: dro.Wasserstein(y, 4), [0.2], True),
     "ball 2": (lambda y: dro.Wasserstein(y, 4, norm=2, order=2), [0.2], True),
+    "ball inf": (lambda y: dro.Wasserstein(y, 4, norm=2, order=np.inf), [0.2], True),
+    "metric": (lambda y: dro.Wasserstein(y, 4, 2, 1, METRIC), [0.2], True),
+    "learnt metric": (lambda y: dro.Wasserstein(y, 4, 1, 2, dro.Learn(3, 3)), [0.2, *METRIC.ravel()], True),
+    "fixed": (lambda y: dro.Wasserstein(y, 4, fixed=[1]), [0.2], True),
     "chi2": (lambda y: dro.Divergence(y, 4, "chi2"), [0.3], True),
     "hellinger": (lambda y: dro.Divergence(y, 4, "hellinger"), [0.3], True),
     "kl": (lambda y: dro.Divergence(y, 4, "kl"), [0.3], True),
@@ -35,8 +40,12 @@ SETS: dict[str, tuple[Callable[[dro.Uncertain], AmbiguitySet], list[float], bool
 
 
 CASES = [(name, False, False) for name in SETS]
-CASES += [(name, False, True) for name in ("square", "two", "vectors", "maximum", "ball", "ball 2")]
-CASES += [(name, True, True) for name in ("square", "ball 2", "tv")]
+CASES += [
+    (name, False, True)
+    for name in ("square", "two", "vectors", "maximum", "ball", "ball 2", "ball inf", "learnt metric", "fixed")
+]
+CASES += [("ball inf", True, False)]
+CASES += [(name, True, True) for name in ("square", "ball 2", "ball inf", "fixed", "tv")]
 
 
 @pytest.mark.parametrize(("name", "everywhere", "boxed"), CASES)
