@@ -6,7 +6,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import cvxpy as cp
 import torch
@@ -25,7 +25,7 @@ from drolayers.learning.data import ExampleData, Examples, column_names, example
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
-from drolayers.learning.objectives import Objective
+from drolayers.learning.objectives import Objective, checked_objective
 from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.settings import (
@@ -63,7 +63,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         layer: a :class:`drolayers.DROLayer` of the problem; a default one unless given.
         pretraining: the first training, which fits sets to data; None for none.
         training: the second, on decisions; None for prediction-focused learning, which stops after the first.
-        objective: what the second minimises; the mean cost unless given.
+        objective: what the second minimises: "mean", the mean cost, or an object of ``dro.objectives``.
         trainer: where and on which part of the data it trains.
         seed: of everything random.
     """
@@ -78,7 +78,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         *,
         pretraining: Stage | None = Stage(epochs=40, rate=1e-2),  # noqa: B008 (immutable)
         training: Stage | None = Stage(),  # noqa: B008
-        objective: Objective | None = None,
+        objective: Objective | Literal["mean"] | None = "mean",
         trainer: Trainer = Trainer(),  # noqa: B008
         seed: int = 0,
         **old: Any,
@@ -174,7 +174,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             ("layer", (DROLayer,), "a dro.DROLayer"),
             ("pretraining", (Stage,), "a dro.Stage(epochs=40, rate=1e-2)"),
             ("training", (Stage,), "a dro.Stage(epochs=30, rate=3e-3)"),
-            ("objective", (Objective,), "an object of dro.objectives"),
         ):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
@@ -182,6 +181,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
+        checked_objective(self.objective)
         if not self.problem.ambiguity.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
@@ -269,7 +269,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
-        return DecisionModule(pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective)
+        return DecisionModule(
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, checked_objective(self.objective)
+        )
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
@@ -363,7 +365,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "layer": storage.described_layer(self.layer),
             "pretraining": storage.described(self.pretraining),
             "training": storage.described(self.training),
-            "objective": None if self.objective is None else repr(self.objective),
+            "objective": None if self.objective in (None, "mean") else repr(self.objective),
             "seed": self.seed,
             "leave_one_out": self.trainer.leave_one_out,
         }

@@ -123,7 +123,7 @@ class DecisionModule(_Training):
         self.objective = Mean() if objective is None else objective
         self.unit = unit
         self._backward_from = 0.0
-        self._validated = [0.0, 0, 0]
+        self._validated: list[tuple[Decision, Tensor, Tensor]] = []
 
     def on_train_epoch_start(self) -> None:
         """Move along the schedules."""
@@ -185,18 +185,19 @@ class DecisionModule(_Training):
 
     def on_validation_epoch_start(self) -> None:
         """Nothing is known yet."""
-        self._validated = [0.0, 0, 0]
+        self._validated = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """The decision loss itself, at the optimal decisions."""
+        """The optimal decisions."""
         z, y, rows, table = batch
-        decision = self.pipeline(z, rows, table)
-        total = float(self._loss(decision, y, table).sum())
-        solved = int(decision.ok.sum())
-        self._validated = [a + b for a, b in zip(self._validated, (total, solved, len(z)), strict=True)]
+        self._validated.append((self.pipeline(z, rows, table), y, table))
 
     def on_validation_epoch_end(self) -> None:
-        """The mean over the items that were solved; an epoch that solves none is never the best."""
-        total, solved, items = self._validated
-        self.log("val_decision_loss", total / solved if solved else float("inf"), prog_bar=True)
-        self.log("val_masked_share", 1.0 - solved / max(items, 1))
+        """The objective of all decisions that there are, as one batch; an epoch that has none is never the best."""
+        decisions, outcomes, tables = zip(*self._validated, strict=True)
+        decision, y, table = Decision.cat(decisions), torch.cat(outcomes), torch.cat(tables)
+        solved = int(decision.ok.sum())
+        loss = float(self._loss(decision, y, table).sum()) / solved if solved else float("inf")
+        self.log("val_decision_loss", loss, prog_bar=True)
+        self.log("val_masked_share", 1.0 - solved / len(y))
+        self._validated = []
