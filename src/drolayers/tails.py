@@ -37,6 +37,19 @@ def cvar(
     return (share * excess(values, threshold(values, share, level), level)).sum()
 
 
+def quantile(
+    values: Float[Tensor, "point"], level: float, width: float, weights: Float[Tensor, "point"] | None = None
+) -> Float[Tensor, ""]:
+    """The mean of the points between the quantiles ``level - width`` and ``level + width``, differentiable.
+
+    That of several points is smoother than a single one, and in a tail that thins out a little larger.
+    """
+    low, high = max(level - width, 0.0), min(level + width, 1.0)
+    above = (1.0 - low) * cvar(values, low, weights)
+    beyond = (1.0 - high) * cvar(values, high, weights) if high < 1.0 else 0.0
+    return (above - beyond) / (high - low)
+
+
 @torch.no_grad()
 def worst_weights(values: Float[Tensor, "point"], radius: float) -> Float[Tensor, "point"]:
     """The probabilities q of largest mean among those with (1/n) Σ (n q_i - 1)² ≤ radius.

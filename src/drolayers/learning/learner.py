@@ -38,6 +38,7 @@ from drolayers.learning.settings import (
     temperature_schedule,
 )
 from drolayers.learning.training import alone, claim, train
+from drolayers.learning.violations import Violations
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
@@ -188,6 +189,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise ModelError("The layer is of another problem: make it from the one that the learner is given.")
         if isinstance(self.projection, Projection) and self.projection.ambiguity is not self.problem.ambiguity:
             raise ModelError("The projection is of another set: make it from problem.ambiguity.")
+        if self.training is not None and self.training.violations is not None and not self.problem.rules:
+            raise ModelError(
+                "violations= needs constraints with worst cases, such as dro.chance: the problem has none."
+            )
         if self.training is not None and self.training.anchor and self.problem.ambiguity.needs_nominal:
             raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
 
@@ -269,9 +274,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
-        return DecisionModule(
-            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, checked_objective(self.objective)
-        )
+        objective, held = checked_objective(self.objective), None
+        if stage.violations is not None:
+            with torch.no_grad(), evaluating(pipeline):
+                start = pipeline(z, rows, known)
+            x, told = ({v: x[start.ok] for v, x in start.best.items()}, self.problem.known_data.values(known[start.ok]))
+            held = Violations(self.problem, stage.violations, x, y[start.ok], told)
+        return DecisionModule(pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held)
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
@@ -330,13 +339,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
 
         By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
-        and the CVaR of ``dro.cvar`` exceed their bounds (negative: room to spare).
+        and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative:
+        room to spare).
         """
         chosen, outcomes, told = self._decided(Z, Y, known)
         if not len(outcomes):
             return {rule.constraint: float("nan") for rule in self.problem.rules}
-        found = self.problem.violations(chosen, outcomes, told)
-        return {rule.constraint: rule.missed(found[rule.constraint]) for rule in self.problem.rules}
+        return {c: float(value) for c, value in self.problem.missed(chosen, outcomes, told).items()}
 
     def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """Decisions, outcomes and known data of the items that have a decision."""

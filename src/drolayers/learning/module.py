@@ -16,6 +16,7 @@ from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, timed
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
+from drolayers.learning.violations import Violations
 
 
 class _Training(pl.LightningModule):
@@ -105,6 +106,7 @@ class DecisionModule(_Training):
         unit: of the decision loss, so that gradients are clipped, and locations held, alike in whatever unit the cost
             is counted (:meth:`Pipeline.cost_unit`).
         objective: what is minimised; the mean cost unless given.
+        violations: how constraints are held on data; None leaves them to the sets.
     """
 
     def __init__(
@@ -117,11 +119,13 @@ class DecisionModule(_Training):
         loss: PredictionLoss | None = None,
         unit: float = 1.0,
         objective: Objective | None = None,
+        violations: Violations | None = None,
     ) -> None:
         super().__init__(pipeline, rate)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
         self.objective = Mean() if objective is None else objective
-        self.unit = unit
+        self.unit, self.violations = unit, violations
+        self._seen: list[Tensor] = []
         self._backward_from = 0.0
         self._validated: list[tuple[Decision, Tensor, Tensor]] = []
 
@@ -145,6 +149,8 @@ class DecisionModule(_Training):
         seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
         loss = self._average(total / self.unit, mine)
+        if self.pipeline.layer.problem.rules and int(mine):
+            loss = loss + self._held(decision, y, table)
         if self.anchor and self.loss is not None:
             held = self.loss.at_outcomes(raw, y) / self.loss.scale.numel()
             loss = loss + self._average(self.anchor * held * len(z), torch.tensor(float(len(z))))
@@ -162,6 +168,30 @@ class DecisionModule(_Training):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
         return found
+
+    def _held(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
+        """What data say of the constraints is noted, and where they are held, charged."""
+        told = {f"violations/{k}": v for k, v in enumerate(self._missed(decision, y, table).detach())}
+        self.log_dict(told, on_step=False, on_epoch=True, batch_size=int(decision.ok.sum()))
+        if self.violations is None:
+            return decision.value.new_zeros(())
+        missed = self._missed(decision, y, table, self.violations.allowed)
+        self._seen.append(missed.detach())
+        return self.violations(missed)
+
+    def _missed(self, decision: Decision, y: Tensor, table: Tensor, allowed: float | None = None) -> Tensor:
+        """What data say of all constraints with worst cases."""
+        problem, ok = self.pipeline.layer.problem, decision.ok
+        chosen = {variable: value[ok] for variable, value in decision.candidates.items()}
+        known, weights = problem.known_data.values(table[ok]), decision.probabilities[ok]
+        return torch.stack(list(problem.missed(chosen, y[ok], known, weights, allowed).values()))
+
+    def on_train_epoch_end(self) -> None:
+        """Multipliers follow the epoch's own data where there are none for validation."""
+        if self.violations is not None and self._seen:
+            mean = torch.stack(self._seen).mean(0)
+            self.violations.follow(torch.as_tensor(self.all_gather(mean)).reshape(-1, len(mean)).mean(0))
+        self._seen = []
 
     def on_after_backward(self) -> None:
         """Time of the backward pass."""
@@ -198,6 +228,12 @@ class DecisionModule(_Training):
         decision, y, table = Decision.cat(decisions), torch.cat(outcomes), torch.cat(tables)
         solved = int(decision.ok.sum())
         loss = float(self._loss(decision, y, table).sum()) / solved if solved else float("inf")
+        if self.pipeline.layer.problem.rules and solved:
+            self.log_dict({f"val_violations/{k}": v for k, v in enumerate(self._missed(decision, y, table))})
+            if self.violations is not None:
+                missed, self._seen = self._missed(decision, y, table, self.violations.allowed), []
+                self.violations.follow(missed)
+                loss += self.unit * self.violations.charge(missed)
         self.log("val_decision_loss", loss, prog_bar=True)
         self.log("val_masked_share", 1.0 - solved / len(y))
         self._validated = []
