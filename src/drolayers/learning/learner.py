@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,7 +22,19 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.data import ExampleData, Examples, column_names, examples, matrix, split
+from drolayers.learning.calibration import (
+    HELD,
+    Calibration,
+    Disappointment,
+    Report,
+    Share,
+    by_coverage,
+    by_disappointment,
+    disappointed,
+    fingerprint,
+    scores,
+)
+from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
@@ -111,7 +124,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             setattr(self, head, whole_part.but(**changes))
         return self
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        calibration_share: float = 0.0,
+    ) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
@@ -121,12 +141,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 share of the data unless given.
             known: values of ``problem.known``, one row a context, by name, by parameter or as columns of a data frame.
                 The model does not see them unless Z holds them too.
+            calibration_share: share of the data that is held out, before anything else, for :meth:`calibrate`.
         """
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
             with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
-                self._fit(Z, Y, validation, known)
+                self._fit(Z, Y, validation, known, calibration_share)
         except BaseException:
             # What is half trained decides nothing.
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -135,11 +156,16 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise
         return self
 
-    def _fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None) -> None:
+    def _fit(
+        self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None, calibration_share: float
+    ) -> None:
         """Both trainings."""
         ambiguity = self.problem.ambiguity
         everything = examples(self.problem, Z, Y, known)
+        everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
+        self.seen_ = fingerprint(training, held_out)
+        self.calibration_: Calibration | None = None
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
@@ -347,9 +373,111 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             return {rule.constraint: float("nan") for rule in self.problem.rules}
         return {c: float(value) for c, value in self.problem.missed(chosen, outcomes, told).items()}
 
+    def calibrate(
+        self,
+        Z: Any = None,
+        Y: Any = None,
+        *,
+        coverage: float | None = None,
+        disappointment: float | None = None,
+        known: Known | None = None,
+        scales: Sequence[float] | None = None,
+    ) -> Calibration:
+        """Scale the sets on data that nothing was trained on; decisions are those of the scaled sets from then on.
+
+        Either outcomes are covered with a probability, or decisions do not cost more than was certified, on average.
+        An earlier scale is forgotten.
+
+        Args:
+            Z: contexts; those that ``fit(calibration_share=)`` held out unless given.
+            Y: their outcomes.
+            coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
+                then not above what was certified.
+            disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
+                what was certified.
+            known: values of ``problem.known``, one row a context.
+            scales: those to try for a disappointment.
+        """
+        self._check_fitted()
+        if (coverage is None) == (disappointment is None):
+            raise ModelError("calibrate needs either coverage= or disappointment=, such as coverage=0.9.")
+        data = self._calibration_data(Z, Y, known)
+        pipeline, before = self.pipeline_.eval(), self.pipeline_.scale
+        pipeline.scale = 1.0
+        try:
+            if coverage is not None:
+                found = by_coverage(pipeline, data, coverage)
+            else:
+                found = by_disappointment(pipeline, data, float(disappointment or 0.0), scales, self.seed)
+        except BaseException:
+            pipeline.scale = before
+            raise
+        pipeline.scale, self.calibration_ = found.scale, found
+        return found
+
+    def _calibration_data(self, Z: Any, Y: Any, known: Known | None) -> Examples:
+        """Rows that were held out, or that are given and were not trained on."""
+        if Z is None and Y is None:
+            held = getattr(self, "calibration_rows_", None)
+            if held is None:
+                raise ModelError("No rows were held out: give Z and Y, or fit with calibration_share=0.2.")
+            return held
+        if Z is None or Y is None:
+            raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
+        self._contexts(Z)
+        self._same_columns(Y, "Y", self.outcome_names_in_)
+        data = examples(self.problem, Z, Y, known, "calibration ")
+        again = int(torch.isin(fingerprint(data), self.seen_).sum())
+        if again:
+            raise ModelError(
+                f"{again} of {len(data)} calibration rows were trained or validated on, where sets look better than "
+                "they are: give others, or fit with calibration_share=0.2."
+            )
+        return data
+
+    def coverage(self, Z: Any, Y: Any, known: Known | None = None) -> Share:
+        """The share of outcomes that lie, each as a distribution of its own, in the sets predicted for them."""
+        self._contexts(Z)
+        data = examples(self.problem, Z, Y, known)
+        return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
+
+    def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
+        """What was certified beside what came, over the items that have a decision."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
+
+    def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
+        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
+        missed = self.problem.missed(chosen, outcomes, told) if solved else {}
+        found: dict[cp.Constraint, Share | float] = {
+            r.constraint: Share.of(round(float(missed[r.constraint]) * solved), solved)
+            if r.counted
+            else float(missed[r.constraint])
+            for r in self.problem.rules
+            if solved
+        }
+        try:
+            covered = self.coverage(Z, Y, known)
+        except ModelError:
+            covered = None
+        mean, spread = (float(v) if solved > 1 else float("nan") for v in (cost.mean(), cost.std()))
+        certified = disappointed(decision.value[decision.ok], cost, self.seed)
+        error = spread / max(solved, 1) ** 0.5
+        return Report(len(decision.status), solved, mean, error, certified, covered, found)
+
     def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """Decisions, outcomes and known data of the items that have a decision."""
-        decision, outcomes = self.decision(Z, known), matrix(self.problem.ambiguity.y.rows(Y), "Y")
+        return self._chosen(self.decision(Z, known), Y, known)
+
+    def _chosen(
+        self, decision: Decision, Y: Any, known: Known | None
+    ) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
+        """The same for decisions that were taken."""
+        outcomes = matrix(self.problem.ambiguity.y.rows(Y), "Y")
         self._same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
@@ -395,10 +523,11 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
             "known": {name: list(shape) for name, shape in self.problem.known.items()},
             **self._described(pipeline),
+            "calibration": None if self.calibration_ is None else asdict(self.calibration_),
             "note": note,
         }
         assert pipeline.nominal is not None
-        storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal})
+        storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal}, {"seen": self.seen_})
 
     @classmethod
     def load(cls, path: str | Path, problem: DecisionProblem, **settings: Any) -> Self:
@@ -430,6 +559,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
-        learner.history_ = {}
+        learner.history_, learner.calibration_rows_ = {}, None
+        learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
+        learner.calibration_ = storage.restored_calibration(path, header)
+        learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         learner.pipeline_.eval()
         return learner
