@@ -8,8 +8,10 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 import drolayers as dro
+from drolayers.conic import make_engine
 from drolayers.learning.calibration import Share, conformal, crossed, descend, lower_bound, rank
 from drolayers.learning.storage import read_header
 from tests.learning.small import learner, sales, shop
@@ -151,13 +153,53 @@ def test_ranks_and_intervals() -> None:
 
 def test_halves_scale_each_other() -> None:
     """The quantile of the other half, with its derivative; the largest score where that is too small."""
-    scores = torch.tensor([5.0, 1.0, 3.0, 2.0, 4.0, 6.0, 9.0, 8.0]).double().requires_grad_()
+    scores = torch.tensor([5.0, 4.0, 1.0, 6.0, 3.0, 9.0, 2.0, 8.0]).double().requires_grad_()
     found = crossed(scores, 0.5)
-    assert found.tolist() == [8.0] * 4 + [3.0] * 4
+    assert found.tolist() == [8.0, 3.0] * 4
     (gradient,) = torch.autograd.grad(found.sum(), scores)
-    assert gradient.tolist() == [0, 0, 4, 0, 0, 0, 0, 4]
-    assert crossed(scores, 0.95).tolist() == [9.0] * 4 + [5.0] * 4
+    assert gradient.tolist() == [0, 0, 0, 0, 4, 0, 0, 4]
+    assert crossed(scores, 0.95).tolist() == [9.0, 5.0] * 4
     assert crossed(torch.tensor([3.0]), 0.5).tolist() == [1.0]
+    assert crossed(torch.tensor([3.0, torch.inf]), 0.5).tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("lots", [False, True])
+def test_gradients_through_calibrated_sets(lots: bool) -> None:
+    """By central differences: the scale of a set moves with the outcomes and sets of the other half."""
+    problem = shop(lots).problem
+    ambiguity, y = problem.ambiguity, torch.as_tensor(sales(8)[1])
+    layer = dro.DROLayer(problem, temperature=1.0, engine=make_engine("auto").with_tolerance(1e-12))
+    rng = torch.Generator().manual_seed(0)
+    theta, step = (torch.rand(8, 3, generator=rng, dtype=torch.float64) for _ in range(2))
+
+    def total(theta: torch.Tensor) -> torch.Tensor:
+        scaled = ambiguity.scaled(theta, crossed(ambiguity.scores(theta, y), 0.6))
+        return layer(scaled).expected(lambda x: problem.loss(x, y)).sum()
+
+    theta = 2.0 + theta
+    (gradient,) = torch.autograd.grad(total(theta.requires_grad_()), theta)
+    with torch.no_grad():
+        slope = float(total(theta + 1e-4 * step) - total(theta - 1e-4 * step)) / 2e-4
+    assert float((gradient * step).sum()) == pytest.approx(slope, rel=1e-5)
+
+
+def test_training_on_calibrated_sets_learns_their_shape() -> None:
+    """Their size is a matter of calibration, without which nothing is decided."""
+    Z, Y = draw(200, 0)
+    model = linear("box").set_params(training=dro.Stage(epochs=4, batch_size=40, rate=1e-2, coverage=0.8))
+    with pytest.raises(dro.ModelError, match="without a size"):
+        clone(model).fit(Z, Y).decide(Z)
+    model.fit(Z, Y, calibration_share=0.3)
+    assert (model.calibration_.by, model.calibration_.level, model.calibration_.rows) == ("coverage", 0.8, 60)
+    fresh = draw(500, 1)
+    covered = model.coverage(*fresh)
+    # The coverage of 60 calibration rows is 0.8, give or take 0.05.
+    assert abs(covered.rate - 0.8) < 0.15
+    late = clone(model).fit(Z, Y)
+    late.calibrate(*draw(100, 2), coverage=0.9)
+    assert late.coverage(*fresh).rate > covered.rate
+    with pytest.raises(dro.ModelError, match="coverage must lie"):
+        dro.Stage(coverage=1.0)
 
 
 def test_a_report_says_what_the_parts_say() -> None:

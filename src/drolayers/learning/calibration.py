@@ -156,7 +156,7 @@ class Calibration:
 
 def rank(count: int, level: float) -> int:
     """⌈(m+1)(1-α)⌉, which is beyond m where there are too few."""
-    # 0.9 · 10 is to be nine.
+    # 0.9 times 10 is to be nine.
     return ceil((count + 1) * level - 1e-9)
 
 
@@ -182,19 +182,17 @@ def conformal(scores: Float[Tensor, "row"], level: float) -> float:
 def crossed(scores: Float[Tensor, "batch"], level: float) -> Float[Tensor, "batch"]:
     """For every row of a batch the scale that the other half of it asks for, differentiable; one where there is none.
 
-    The quantile of a half that is too small is its largest score (Yeh et al., End-to-end conformal calibration for
-    optimization under uncertainty, 2024).
+    Halves are every other row. The quantile of one that is too small is its largest score (Yeh et al., End-to-end
+    conformal calibration for optimization under uncertainty, 2024).
     """
-    halves = scores.tensor_split(2)
-    found = []
-    for mine, other in ((halves[0], halves[1]), (halves[1], halves[0])):
-        usable = other[other.isfinite()]
-        if not usable.numel():
-            found.append(torch.ones_like(mine))
-            continue
-        place = min(rank(len(other), level), len(usable))
-        found.append(usable.sort().values[place - 1].expand(len(mine)))
-    return torch.cat(found)
+    found = torch.ones_like(scores)
+    for half in range(2):
+        other = scores[1 - half :: 2]
+        other = other[other.isfinite()]
+        if other.numel():
+            place = min(rank(len(other), level), len(other))
+            found[half::2] = other.sort().values[place - 1]
+    return found
 
 
 def lower_bound(gaps: Float[Tensor, "row"], beta: float, generator: np.random.Generator) -> float:

@@ -189,6 +189,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             module = self._decision_module(self.training, training)
             self._train("decision", module, self.training, training, held_out)
         self.pipeline_.eval()
+        if self._uncalibrated and self.calibration_rows_ is not None:
+            assert self.training is not None
+            self.calibrate(coverage=self.training.coverage)
+
+    @property
+    def _uncalibrated(self) -> bool:
+        """Whether sets have a shape, but no size yet."""
+        return self.training is not None and self.training.coverage is not None and self.calibration_ is None
 
     def _check(self) -> None:
         """Parts that are of the wrong kind."""
@@ -306,7 +314,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 start = pipeline(z, rows, known)
             x, told = ({v: x[start.ok] for v, x in start.best.items()}, self.problem.known_data.values(known[start.ok]))
             held = Violations(self.problem, stage.violations, x, y[start.ok], told)
-        return DecisionModule(pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held)
+        return DecisionModule(
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held, stage.coverage
+        )
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
@@ -322,9 +332,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "pipeline_"):
             raise NotFittedError("This learner is not fitted yet: call fit(Z, Y) first.")
 
-    def _contexts(self, Z: Any) -> Tensor:
-        """Contexts of the right width."""
+    def _contexts(self, Z: Any, sized: bool = True) -> Tensor:
+        """Contexts of the right width, for sets that have their size."""
         self._check_fitted()
+        if sized and self._uncalibrated:
+            raise ModelError(
+                "Training with coverage= leaves sets without a size of their own: call calibrate(Z, Y, coverage=...) "
+                "first, or fit with calibration_share=0.2."
+            )
         contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
@@ -424,7 +439,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             return held
         if Z is None or Y is None:
             raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
-        self._contexts(Z)
+        self._contexts(Z, sized=False)
         self._same_columns(Y, "Y", self.outcome_names_in_)
         data = examples(self.problem, Z, Y, known, "calibration ")
         again = int(torch.isin(fingerprint(data), self.seen_).sum())

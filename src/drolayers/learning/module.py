@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from drolayers.errors import ShapeError
 from drolayers.layer import Decision
+from drolayers.learning.calibration import crossed
 from drolayers.learning.data import Batch
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, timed
@@ -107,6 +109,8 @@ class DecisionModule(_Training):
             is counted (:meth:`Pipeline.cost_unit`).
         objective: what is minimised; the mean cost unless given.
         violations: how constraints are held on data; None leaves them to the sets.
+        coverage: with which probability sets are to hold their outcomes: each half of a batch is scaled by what the
+            other half asks for. None leaves sets as they are.
     """
 
     def __init__(
@@ -120,11 +124,12 @@ class DecisionModule(_Training):
         unit: float = 1.0,
         objective: Objective | None = None,
         violations: Violations | None = None,
+        coverage: float | None = None,
     ) -> None:
         super().__init__(pipeline, rate)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
         self.objective = Mean() if objective is None else objective
-        self.unit, self.violations = unit, violations
+        self.unit, self.violations, self.coverage = unit, violations, coverage
         self._seen: list[Tensor] = []
         self._backward_from = 0.0
         self._validated: list[tuple[Decision, Tensor, Tensor]] = []
@@ -143,7 +148,7 @@ class DecisionModule(_Training):
         if not len(z):
             self._backward_from = time.perf_counter()
             return self._average(self.pipeline.nothing(), torch.zeros(()))
-        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table))
+        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y)))
         start = time.perf_counter()
         total = self._loss(decision, y, table).sum()
         seconds["layer"] += time.perf_counter() - start
@@ -157,6 +162,13 @@ class DecisionModule(_Training):
         self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), seconds)
         self._backward_from = time.perf_counter()
         return loss
+
+    def _resize(self, y: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Sets of the size that covers outcomes, where that is asked for."""
+        if self.coverage is None:
+            return None
+        ambiguity, level = self.pipeline.layer.problem.ambiguity, self.coverage
+        return lambda theta: ambiguity.scaled(theta, crossed(ambiguity.scores(theta, y), level))
 
     def _loss(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """The objective, one number an item."""
@@ -220,7 +232,7 @@ class DecisionModule(_Training):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The optimal decisions."""
         z, y, rows, table = batch
-        self._validated.append((self.pipeline(z, rows, table), y, table))
+        self._validated.append((self.pipeline(z, rows, table, self._resize(y)), y, table))
 
     def on_validation_epoch_end(self) -> None:
         """The objective of all decisions that there are, as one batch; an epoch that has none is never the best."""
