@@ -5,6 +5,7 @@ from drolayers.extras import needs
 needs("learning", "lightning", "sklearn", "safetensors")
 
 from drolayers.learning.calibration import Calibration, Disappointment, Report, Share  # noqa: E402
+from drolayers.learning.choice import Choice, choose  # noqa: E402
 from drolayers.learning.data import ExampleData, Examples  # noqa: E402
 from drolayers.learning.learner import DecisionFocusedLearner  # noqa: E402
 from drolayers.learning.model import SetModel  # noqa: E402
@@ -16,6 +17,7 @@ from drolayers.learning.settings import Annealed, Network, Stage, Trainer  # noq
 __all__ = [
     "Annealed",
     "Calibration",
+    "Choice",
     "DecisionFocusedLearner",
     "DecisionModule",
     "Disappointment",
@@ -30,4 +32,5 @@ __all__ = [
     "Share",
     "Stage",
     "Trainer",
+    "choose",
 ]

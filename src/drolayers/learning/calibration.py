@@ -138,7 +138,7 @@ class Calibration:
     Attributes:
         scale: by which sets are multiplied.
         by: what is promised.
-        level: 1-α of a coverage, β of a disappointment.
+        level: 1-α of a coverage, β of a disappointment; None where ``dro.choose`` chose the scale.
         rows: on which it was chosen.
         certified: the mean worst-case expected cost on them at this scale; of a disappointment.
         realised: the mean cost; of a disappointment.
@@ -146,8 +146,8 @@ class Calibration:
     """
 
     scale: float
-    by: Literal["coverage", "disappointment"]
-    level: float
+    by: Literal["coverage", "disappointment", "choice"]
+    level: float | None
     rows: int
     certified: float | None = None
     realised: float | None = None
