@@ -260,10 +260,10 @@ def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
     )
 
 
-def by_coverage(pipeline: Pipeline, data: Examples, level: float) -> Calibration:
-    """The scale that covers a new row with some probability."""
-    level = checked_level("coverage", level)
-    return Calibration(conformal(scores(pipeline, data), level), "coverage", level, len(data))
+def by_coverage(pipeline: Pipeline, data: Examples, level: float) -> tuple[Calibration, Float[Tensor, "row"]]:
+    """The scale that covers a new row with some probability, and the scores that say so."""
+    level, found = checked_level("coverage", level), scores(pipeline, data)
+    return Calibration(conformal(found, level), "coverage", level, len(data)), found
 
 
 def by_disappointment(

@@ -166,6 +166,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self.seen_ = fingerprint(training, held_out)
         self.calibration_: Calibration | None = None
+        self.scores_ = torch.zeros(0, dtype=torch.float64)
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
@@ -371,6 +372,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         values = self.problem.ambiguity.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
 
+    def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
+        """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        found = torch.full_like(decision.value, torch.nan)
+        found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
+        return found
+
     def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
         chosen, outcomes, told = self._decided(Z, Y, known)
@@ -418,16 +427,16 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise ModelError("calibrate needs either coverage= or disappointment=, such as coverage=0.9.")
         data = self._calibration_data(Z, Y, known)
         pipeline, before = self.pipeline_.eval(), self.pipeline_.scale
-        pipeline.scale = 1.0
+        pipeline.scale, known_scores = 1.0, self.scores_
         try:
             if coverage is not None:
-                found = by_coverage(pipeline, data, coverage)
+                found, known_scores = by_coverage(pipeline, data, coverage)
             else:
                 found = by_disappointment(pipeline, data, float(disappointment or 0.0), scales, self.seed)
         except BaseException:
             pipeline.scale = before
             raise
-        pipeline.scale, self.calibration_ = found.scale, found
+        pipeline.scale, self.calibration_, self.scores_ = found.scale, found, known_scores
         return found
 
     def _calibration_data(self, Z: Any, Y: Any, known: Known | None) -> Examples:
@@ -542,7 +551,12 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "note": note,
         }
         assert pipeline.nominal is not None
-        storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal}, {"seen": self.seen_})
+        storage.write(
+            path,
+            header,
+            {"model": pipeline.model, "nominal": pipeline.nominal},
+            {"seen": self.seen_, "scores": self.scores_},
+        )
 
     @classmethod
     def load(cls, path: str | Path, problem: DecisionProblem, **settings: Any) -> Self:
@@ -576,6 +590,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
         learner.history_, learner.calibration_rows_ = {}, None
         learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
+        learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))
         learner.calibration_ = storage.restored_calibration(path, header)
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         learner.pipeline_.eval()
