@@ -79,7 +79,7 @@ def test_the_scale_of_a_disappointment_is_the_last_that_holds() -> None:
     assert (found.by, found.rows) == ("disappointment", 60)
     told = model.disappointment(*draw(60, 1))
     assert (told.certified, told.realised) == pytest.approx((found.certified, found.realised))
-    model.pipeline_.scale = found.scale / 2**0.5
+    model.pipeline_.scale = found.scale / 2**0.25
     below = model.decision(draw(60, 1)[0])
     gaps = below.value - model.problem.loss(below.best, torch.as_tensor(draw(60, 1)[1]))
     assert lower_bound(gaps, 0.1, np.random.default_rng(0)) < found.low

@@ -32,8 +32,8 @@ from drolayers.errors import ModelError
 from drolayers.learning.data import Examples
 from drolayers.learning.pipeline import Pipeline
 
-SCALES = tuple(2.0 ** (k / 2) for k in range(8, -9, -1))
-"""The scales that are tried for a value, from large to small."""
+SCALES = tuple(2.0 ** (k / 4) for k in range(12, -13, -1))
+"""The scales that are tried for a value unless others are given, from 8 to 1/8."""
 
 RESAMPLES = 2000
 """Of a bootstrap."""
