@@ -31,12 +31,12 @@ def demand(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trained(
-    kind: str, violations: float | None, epochs: int = 10, size: int = 20, **settings: Any
+    kind: str, violations: float | None, epochs: int = 7, size: int = 20, **settings: Any
 ) -> dro.DecisionFocusedLearner:
     model = learner(
         stall(kind)[0],
         projection=None,
-        pretraining__epochs=12,
+        pretraining__epochs=6,
         pretraining__batch_size=30,
         training=dro.Stage(epochs=epochs, rate=2e-2, batch_size=size, violations=violations),
         **settings,
@@ -49,17 +49,17 @@ def trained(
     ("kind", "low", "high"), [("chance", 0.05, 0.15), ("expected", -0.1, 0.1), ("cvar", -0.4, 0.4)]
 )
 def test_the_rate_on_fresh_data_is_about_what_was_allowed(kind: str, low: float, high: float) -> None:
-    held, fresh = trained(kind, 0.1), demand(1500, 2)
+    held, fresh = trained(kind, 0.1), demand(1000, 2)
     (rate,) = held.violations(*fresh).values()
     assert low <= rate <= high
     assert {"violations/0", "val_violations/0"} <= set(held.history_["decision"][-1])
     if kind == "chance":
-        (free,) = trained(kind, None, epochs=4).violations(*fresh).values()
+        (free,) = trained(kind, None, epochs=3).violations(*fresh).values()
         assert free > 0.4
 
 
 def test_multipliers_follow_the_training_data_where_there_are_no_others() -> None:
-    held = trained("chance", 0.2, epochs=10, trainer=dro.Trainer(progress=False, validation_share=0.0))
+    held = trained("chance", 0.2, trainer=dro.Trainer(progress=False, validation_share=0.0))
     (rate,) = held.violations(*demand(1500, 2)).values()
     assert 0.08 <= rate <= 0.32
 

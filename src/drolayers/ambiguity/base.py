@@ -97,11 +97,6 @@ def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp
     return layout.sums() @ times(centres, tiled(slope, count))
 
 
-def each(factor: float | Tensor, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch 1"]:
-    """A factor for all items, or one an item, as a column beside θ."""
-    return torch.as_tensor(factor).to(theta).expand(len(theta))[:, None]
-
-
 class AmbiguitySet(ABC):
     """A set U(θ) of distributions of ``y``."""
 
@@ -213,6 +208,13 @@ class AmbiguitySet(ABC):
             ModelError: the set has no size that is learnt.
         """
         raise ModelError(f"{self!r} has no size to scale: use a set whose radius or bounds are learnt.")
+
+    def grown(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor, powers: Mapping[str, float]) -> Tensor:
+        """θ with some parameters multiplied by a power of a factor, one for all items or one an item."""
+        values, by = self.unpack(theta), torch.as_tensor(factor).to(theta).expand(len(theta))
+        for name, power in powers.items():
+            values[name] = values[name] * (by**power).reshape(-1, *[1] * (values[name].dim() - 1))
+        return self.pack(values)
 
     def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds an outcome by itself; differentiable.

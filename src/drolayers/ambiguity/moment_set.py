@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, each
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.moment import Elementary, Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
@@ -224,11 +224,7 @@ class MomentSet(AmbiguitySet):
         """
         if not self._powers:
             raise ModelError(f"{self!r} has no size to scale: let the bound of a nonnegative moment be learnt.")
-        values, by = self.unpack(theta), each(factor, theta)
-        for i, degree in self._powers.items():
-            bound = values[self._name(i, "sigma")]
-            values[self._name(i, "sigma")] = bound * (by**degree).reshape(-1, *[1] * (bound.dim() - 1))
-        return self.pack(values)
+        return self.grown(theta, factor, {self._name(i, "sigma"): degree for i, degree in self._powers.items()})
 
     def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds the distribution that is certain of y; differentiable.

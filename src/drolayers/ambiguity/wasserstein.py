@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, each, scenarios
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -118,7 +118,7 @@ class Wasserstein(AmbiguitySet):
 
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """The radius: mass may go so many times as far."""
-        return theta * each(factor, theta)
+        return self.grown(theta, factor, {"radius": 1.0})
 
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None

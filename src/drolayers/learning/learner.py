@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,20 +21,10 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.calibration import (
-    HELD,
-    Calibration,
-    Disappointment,
-    Report,
-    Share,
-    by_coverage,
-    by_disappointment,
-    disappointed,
-    fingerprint,
-    scores,
-)
+from drolayers.learning.calibration import fingerprint
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
+from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective, checked_objective
@@ -64,7 +53,7 @@ STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
 
-class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
+class DecisionFocusedLearner(Judged, BaseEstimator):  # type: ignore[misc]
     """Learns, from contexts Z and outcomes Y, a set-valued prediction whose robust decisions are good.
 
     Args:
@@ -165,7 +154,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self.seen_ = fingerprint(training, held_out)
-        self.calibration_: Calibration | None = None
+        self.calibration_ = None
         self.scores_ = torch.zeros(0, dtype=torch.float64)
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
@@ -193,11 +182,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if self._uncalibrated and self.calibration_rows_ is not None:
             assert self.training is not None
             self.calibrate(coverage=self.training.coverage)
-
-    @property
-    def _uncalibrated(self) -> bool:
-        """Whether sets have a shape, but no size yet."""
-        return self.training is not None and self.training.coverage is not None and self.calibration_ is None
 
     def _check(self) -> None:
         """Parts that are of the wrong kind."""
@@ -371,147 +355,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             ]
         values = self.problem.ambiguity.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
-
-    def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
-        """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
-        decision = self.decision(Z, known)
-        chosen, outcomes, told = self._chosen(decision, Y, known)
-        found = torch.full_like(decision.value, torch.nan)
-        found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
-        return found
-
-    def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The mean decision loss over the items that have a decision; NaN where none has."""
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        return float(self.problem.loss(chosen, outcomes, told).mean()) if len(outcomes) else float("nan")
-
-    def violations(self, Z: Any, Y: Any, known: Known | None = None) -> dict[cp.Constraint, float]:
-        """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
-
-        By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
-        and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative:
-        room to spare).
-        """
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        if not len(outcomes):
-            return {rule.constraint: float("nan") for rule in self.problem.rules}
-        return {c: float(value) for c, value in self.problem.missed(chosen, outcomes, told).items()}
-
-    def calibrate(
-        self,
-        Z: Any = None,
-        Y: Any = None,
-        *,
-        coverage: float | None = None,
-        disappointment: float | None = None,
-        known: Known | None = None,
-        scales: Sequence[float] | None = None,
-    ) -> Calibration:
-        """Scale the sets on data that nothing was trained on; decisions are those of the scaled sets from then on.
-
-        Either outcomes are covered with a probability, or decisions do not cost more than was certified, on average.
-        An earlier scale is forgotten.
-
-        Args:
-            Z: contexts; those that ``fit(calibration_share=)`` held out unless given.
-            Y: their outcomes.
-            coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
-                then not above what was certified.
-            disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
-                what was certified.
-            known: values of ``problem.known``, one row a context.
-            scales: those to try for a disappointment.
-        """
-        self._check_fitted()
-        if (coverage is None) == (disappointment is None):
-            raise ModelError("calibrate needs either coverage= or disappointment=, such as coverage=0.9.")
-        data = self._calibration_data(Z, Y, known)
-        pipeline, before = self.pipeline_.eval(), self.pipeline_.scale
-        pipeline.scale, known_scores = 1.0, self.scores_
-        try:
-            if coverage is not None:
-                found, known_scores = by_coverage(pipeline, data, coverage)
-            else:
-                found = by_disappointment(pipeline, data, float(disappointment or 0.0), scales, self.seed)
-        except BaseException:
-            pipeline.scale = before
-            raise
-        pipeline.scale, self.calibration_, self.scores_ = found.scale, found, known_scores
-        return found
-
-    def _calibration_data(self, Z: Any, Y: Any, known: Known | None) -> Examples:
-        """Rows that were held out, or that are given and were not trained on."""
-        if Z is None and Y is None:
-            held = getattr(self, "calibration_rows_", None)
-            if held is None:
-                raise ModelError("No rows were held out: give Z and Y, or fit with calibration_share=0.2.")
-            return held
-        if Z is None or Y is None:
-            raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
-        self._contexts(Z, sized=False)
-        self._same_columns(Y, "Y", self.outcome_names_in_)
-        data = examples(self.problem, Z, Y, known, "calibration ")
-        again = int(torch.isin(fingerprint(data), self.seen_).sum())
-        if again:
-            raise ModelError(
-                f"{again} of {len(data)} calibration rows were trained or validated on, where sets look better than "
-                "they are: give others, or fit with calibration_share=0.2."
-            )
-        return data
-
-    def coverage(self, Z: Any, Y: Any, known: Known | None = None) -> Share:
-        """The share of outcomes that lie, each as a distribution of its own, in the sets predicted for them."""
-        self._contexts(Z)
-        data = examples(self.problem, Z, Y, known)
-        return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
-
-    def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
-        """What was certified beside what came, over the items that have a decision."""
-        decision = self.decision(Z, known)
-        chosen, outcomes, told = self._chosen(decision, Y, known)
-        return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
-
-    def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
-        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
-        decision = self.decision(Z, known)
-        chosen, outcomes, told = self._chosen(decision, Y, known)
-        cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
-        missed = self.problem.missed(chosen, outcomes, told) if solved else {}
-        found: dict[cp.Constraint, Share | float] = {
-            r.constraint: Share.of(round(float(missed[r.constraint]) * solved), solved)
-            if r.counted
-            else float(missed[r.constraint])
-            for r in self.problem.rules
-            if solved
-        }
-        try:
-            covered = self.coverage(Z, Y, known)
-        except ModelError:
-            covered = None
-        mean, spread = (float(v) if solved > 1 else float("nan") for v in (cost.mean(), cost.std()))
-        certified = disappointed(decision.value[decision.ok], cost, self.seed)
-        error = spread / max(solved, 1) ** 0.5
-        return Report(len(decision.status), solved, mean, error, certified, covered, found)
-
-    def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
-        """Decisions, outcomes and known data of the items that have a decision."""
-        return self._chosen(self.decision(Z, known), Y, known)
-
-    def _chosen(
-        self, decision: Decision, Y: Any, known: Known | None
-    ) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
-        """The same for decisions that were taken."""
-        outcomes = matrix(self.problem.ambiguity.y.rows(Y), "Y")
-        self._same_columns(Y, "Y", self.outcome_names_in_)
-        if len(outcomes) != len(decision.status):
-            raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
-        ok, data = decision.ok, self.problem.known_data
-        chosen = {variable: value[ok] for variable, value in decision.best.items()}
-        return chosen, outcomes[ok], data.values(data.table(known, len(outcomes))[ok])
-
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative decision loss, so that greater is better."""
-        return -self.loss(Z, Y, known)
 
     def _described(self, pipeline: Pipeline) -> dict[str, Any]:
         """What this learner is, as JSON can hold it."""
