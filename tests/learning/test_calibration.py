@@ -198,6 +198,8 @@ def test_training_on_calibrated_sets_learns_their_shape() -> None:
     late = clone(model).fit(Z, Y)
     late.calibrate(*draw(100, 2), coverage=0.9)
     assert late.coverage(*fresh).rate > covered.rate
+    with pytest.raises(dro.ModelError, match="needs 4 calibration rows at least, not 2"):
+        clone(model).fit(Z, Y, calibration_share=0.01)
     with pytest.raises(dro.ModelError, match="coverage must lie"):
         dro.Stage(coverage=1.0)
 

@@ -139,6 +139,8 @@ class Rule:
             allowed: a share is a step function, without a derivative. With this one, the (1 - allowed)-quantile of the
                 largest row takes its place, which is positive where the share is larger.
         """
+        if not len(outcomes):
+            return outcomes.new_full((), torch.nan)
         share = torch.full_like(outcomes[:, 0], 1.0 / len(outcomes)) if weights is None else weights / weights.sum()
         if self.counted:
             worst = outcomes.amax(1)

@@ -160,16 +160,21 @@ def rank(count: int, level: float) -> int:
     return ceil((count + 1) * level - 1e-9)
 
 
+def check_enough(count: int, level: float) -> None:
+    """Raise unless there are rows enough for a level."""
+    if rank(count, level) > count:
+        needed = ceil(level / (1.0 - level) - 1e-9)
+        raise ModelError(f"coverage={level:g} needs {needed} calibration rows at least, not {count}.")
+
+
 def conformal(scores: Float[Tensor, "row"], level: float) -> float:
     """The scale at which a new row is covered with probability ``level``.
 
     Raises:
         ModelError: there are too few rows, or too many that no scale covers.
     """
+    check_enough(len(scores), level)
     place = rank(len(scores), level)
-    if place > len(scores):
-        needed = ceil(level / (1.0 - level) - 1e-9)
-        raise ModelError(f"coverage={level:g} needs {needed} calibration rows at least, not {len(scores)}.")
     found = float(scores.sort().values[place - 1])
     if not 0.0 < found < float("inf"):
         raise ModelError(

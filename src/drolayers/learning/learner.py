@@ -21,7 +21,7 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.calibration import fingerprint
+from drolayers.learning.calibration import check_enough, fingerprint
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.judged import Judged
@@ -152,6 +152,9 @@ class DecisionFocusedLearner(Judged, BaseEstimator):  # type: ignore[misc]
         ambiguity = self.problem.ambiguity
         everything = examples(self.problem, Z, Y, known)
         everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
+        if self.training is not None and self.training.coverage is not None and self.calibration_rows_ is not None:
+            # Rather now than after hours of training.
+            check_enough(len(self.calibration_rows_), self.training.coverage)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self.seen_ = fingerprint(training, held_out)
         self.calibration_ = None

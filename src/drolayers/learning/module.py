@@ -131,6 +131,7 @@ class DecisionModule(_Training):
         self.objective = Mean() if objective is None else objective
         self.unit, self.violations, self.coverage = unit, violations, coverage
         self._seen: list[Tensor] = []
+        self._followed = False
         self._backward_from = 0.0
         self._validated: list[tuple[Decision, Tensor, Tensor]] = []
 
@@ -200,10 +201,16 @@ class DecisionModule(_Training):
 
     def on_train_epoch_end(self) -> None:
         """Multipliers follow the epoch's own data where there are none for validation."""
-        if self.violations is not None and self._seen:
-            mean = torch.stack(self._seen).mean(0)
-            self.violations.follow(torch.as_tensor(self.all_gather(mean)).reshape(-1, len(mean)).mean(0))
-        self._seen = []
+        if self.violations is not None and not self._followed:
+            total = torch.stack(self._seen).sum(0).double() if self._seen else torch.zeros_like(self.violations.unit)
+            # A process may have seen nothing; all of them ask.
+            total, count = (
+                torch.as_tensor(self.all_gather(v)).reshape(-1, *v.shape).sum(0)
+                for v in (total, torch.tensor(float(len(self._seen))).to(total))
+            )
+            if float(count):
+                self.violations.follow(total / count)
+        self._seen, self._followed = [], False
 
     def on_after_backward(self) -> None:
         """Time of the backward pass."""
@@ -243,7 +250,7 @@ class DecisionModule(_Training):
         if self.pipeline.layer.problem.rules and solved:
             self.log_dict({f"val_violations/{k}": v for k, v in enumerate(self._missed(decision, y, table))})
             if self.violations is not None:
-                missed, self._seen = self._missed(decision, y, table, self.violations.allowed), []
+                missed, self._followed = self._missed(decision, y, table, self.violations.allowed), True
                 self.violations.follow(missed)
                 loss += self.unit * self.violations.charge(missed)
         self.log("val_decision_loss", loss, prog_bar=True)
