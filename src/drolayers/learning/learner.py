@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
+from drolayers.learning.comparison import RATES, Choice, Comparison, Report
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
@@ -29,6 +31,7 @@ from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.settings import (
+    RATE,
     Network,
     Settings,
     Stage,
@@ -152,15 +155,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
             # Learners that differ in the second training only share the first, and each goes on from the other.
-            later = {name: what.pop(name) for name in ("training", "objective")}
+            later = {name: what.pop(name) for name in ("training", "objective")} | {"budget": self.trainer.budget}
             claim(folder, self.trainer.resume, what, training, held_out)
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
         self.history_: dict[str, list[dict[str, float]]] = {}
         self._pretrain(training, held_out)
+        self.report_ = Report()
         if self.training is not None and self.training.epochs:
-            module = self._decision_module(self.training, training)
-            self._train("decision", module, self.training, training, held_out)
+            self.report_ = self._train_on_decisions(self.training, training, held_out)
         self.pipeline_.eval()
 
     def _check(self) -> None:
@@ -249,17 +252,53 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
         self._train("prediction", module, stage, training, held_out)
 
+    def _train_on_decisions(self, stage: Stage, training: Examples, held_out: Examples | None) -> Report:
+        """The second training, with what was left to us chosen on validation data."""
+        pipeline, objective = self.pipeline_, self.objective
+
+        def run(stage: Stage, name: str) -> None:
+            self._train(name, self._decision_module(stage, training), stage, training, held_out)
+
+        if held_out is None or not self.trainer.budget:
+            run(stage, "decision")
+            return Report()
+        judge = DecisionModule(pipeline, None, None, rate_schedule(stage), objective=objective)
+        comparison = Comparison(pipeline, run, lambda: judge.measured(held_out))
+        projections = [pipeline.projection]
+        if self.projection == "auto":
+            projections.append(None)
+        comparison.start(projections)
+        gradients = [self._gradient(stage, training)]
+        rates = [RATE, *RATES] if stage.rate == "auto" else [stage.rate]
+        if stage.gradient == "auto" and gradients[0] != "auto":
+            gradients += [other for other in ("exact", "smoothed") if other != gradients[0]]
+        choice = Choice(projections[0], stage.but(gradient=gradients[0], rate=rates[0]))
+        questions: list[Callable[[Choice], list[Choice]]] = [
+            lambda best: [replace(best, projection=other) for other in projections[1:]],
+            lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
+            lambda best: [replace(best, stage=best.stage.but(rate=other)) for other in rates[1:]],
+        ]
+        comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
+        return comparison.keep()
+
+    def _gradient(self, stage: Stage, training: Examples) -> str:
+        """The gradient that a training takes: "auto" where there is no choice to be made."""
+        layer = self.pipeline_.layer
+        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
+        free = set(self.problem.variables) - set(self.problem.integer_variables)
+        if stage.gradient != "auto" or isinstance(layer.gradient, Smoothed) or not able or not free:
+            return stage.gradient
+        z, _, rows, known = training.batch(list(range(min(len(training), 50))))
+        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known) > STILL else "exact"
+
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
         pipeline, layer = self.pipeline_, self.pipeline_.layer
-        chosen = isinstance(layer.gradient, Smoothed)
         z, y, rows, known = training.batch(list(range(min(len(training), 50))))
-        smoothed = stage.gradient == "smoothed"
+        gradient = self._gradient(stage, training)
+        smoothed = gradient == "smoothed"
         if stage.gradient == "exact":
             layer.gradient = "exact"
-        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
-        if stage.gradient == "auto" and not chosen and able:
-            smoothed = pipeline.still(z, rows, self._typical, known) > STILL
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
@@ -274,7 +313,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
         data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
-        self.history_[name] = train(name, module, data, stage, self.trainer)
+        where = self.trainer if "/" not in name else self.trainer.but(progress=False)
+        self.history_[name] = train(name, module, data, stage, where)
 
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
         """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
@@ -419,6 +459,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
-        learner.history_ = {}
+        learner.history_, learner.report_ = {}, Report()
         learner.pipeline_.eval()
         return learner

@@ -11,15 +11,18 @@ from torch import Tensor
 
 from drolayers.errors import ShapeError
 from drolayers.layer import Decision
-from drolayers.learning.data import Batch
+from drolayers.learning.data import Batch, Examples
 from drolayers.learning.objectives import Mean, Objective
-from drolayers.learning.pipeline import Pipeline, timed
+from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import PredictionLoss
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 
 
 class _Training(pl.LightningModule):
     """What both trainings share: the optimiser, and decisions on validation data."""
+
+    monitor: str
+    """By which loss on validation data the best epoch is told."""
 
     def __init__(self, pipeline: Pipeline, rate: RateSchedule) -> None:
         super().__init__()
@@ -54,6 +57,8 @@ class PredictionModule(_Training):
         location_epochs: epochs on the first term alone.
         outcomes: whether locations are fitted to the outcomes themselves rather than to their neighbours.
     """
+
+    monitor = "val_prediction_loss"
 
     def __init__(
         self,
@@ -106,6 +111,8 @@ class DecisionModule(_Training):
             is counted (:meth:`Pipeline.cost_unit`).
         objective: what is minimised; the mean cost unless given.
     """
+
+    monitor = "val_decision_loss"
 
     def __init__(
         self,
@@ -162,6 +169,18 @@ class DecisionModule(_Training):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
         return found
+
+    @torch.no_grad()
+    def measured(self, data: Examples, chunk: int = 256) -> tuple[float, float]:
+        """The mean objective over the items of some data that have a decision, and the share of these."""
+        total, solved = 0.0, 0
+        with evaluating(self.pipeline):
+            for rows in torch.arange(len(data)).split(chunk):
+                z, y, numbers, table = data.batch(rows.tolist())
+                decision = self.pipeline(z, numbers, table)
+                total += float(self._loss(decision, y, table).sum())
+                solved += int(decision.ok.sum())
+        return total / solved if solved else float("inf"), solved / max(len(data), 1)
 
     def on_after_backward(self) -> None:
         """Time of the backward pass."""
