@@ -22,7 +22,10 @@ SHORT = 8
 """A trial is so many times shorter than the training."""
 
 RATES = (3.0 * RATE, RATE / 3.0)
-"""Rates that are tried beside the usual one."""
+"""Rates of the second training that are tried beside the usual one."""
+
+FIRST_RATES = (1e-2, RATE)
+"""Rates of the first training that are tried."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Comparison:
         pipeline: after the first training.
         run: trains it with some settings under a name, and leaves it at its best epoch.
         measure: its loss on validation data, and the share of these that have a decision.
+        projections: that may be used, the usual one first.
     """
 
     def __init__(
@@ -103,18 +107,35 @@ class Comparison:
         pipeline: Pipeline,
         run: Callable[[Stage, str], None],
         measure: Callable[[], tuple[float, float]],
+        projections: Sequence[Projection | None],
     ) -> None:
-        self.pipeline, self._run, self._measure = pipeline, run, measure
+        self.pipeline, self._run, self._measure, self.projections = pipeline, run, measure, list(projections)
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
         self._best: tuple[Trial, dict[str, Tensor], Projection | None] | None = None
 
-    def start(self, projections: list[Projection | None]) -> None:
-        """What the first training gives, before any on decisions."""
-        for projection in projections:
+    def begun(self, what: str, train: Callable[[], None]) -> None:
+        """A first training, from the model as it was made, judged with every projection."""
+        self.pipeline.model.load_state_dict(self._start)
+        train()
+        self._noted(what)
+
+    def settle(self, what: str) -> list[Projection | None]:
+        """Go on from the best model so far; the projections that make a difference to it."""
+        if self._best is None:
+            self._noted(what)
+        assert self._best is not None
+        self._start = self._best[1]
+        losses = [trial.loss for trial in self.trials]
+        same = len(losses) > 1 and losses[::2] == losses[1::2]
+        return self.projections[:1] if same else self.projections
+
+    def _noted(self, what: str) -> None:
+        """Judge the model as it is with every projection."""
+        for projection in self.projections:
             self.pipeline.projection = projection
-            self._note(f"pre-trained, {'no projection' if projection is None else 'projection'}", 0)
+            self._note(f"{what}, {'no projection' if projection is None else 'projection'}", 0)
 
     def tried(self, choice: Choice, name: str) -> Trial:
         """A training from the start."""

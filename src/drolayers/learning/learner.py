@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.comparison import RATES, Choice, Comparison, Report
+from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Report
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
@@ -79,7 +80,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         projection: Projection | str | None = "auto",
         layer: DROLayer | None = None,
         *,
-        pretraining: Stage | None = Stage(epochs=40, rate=1e-2),  # noqa: B008 (immutable)
+        pretraining: Stage | None = Stage(epochs=40),  # noqa: B008 (immutable)
         training: Stage | None = Stage(),  # noqa: B008
         objective: Objective | None = None,
         trainer: Trainer = Trainer(),  # noqa: B008
@@ -160,10 +161,12 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
         self.history_: dict[str, list[dict[str, float]]] = {}
-        self._pretrain(training, held_out)
-        self.report_ = Report()
+        compares = self.training is not None and self.training.epochs and self.trainer.budget
+        comparison = self._comparison(training, held_out) if compares and held_out is not None else None
+        self._pretrain(training, held_out, comparison)
         if self.training is not None and self.training.epochs:
-            self.report_ = self._train_on_decisions(self.training, training, held_out)
+            self._train_on_decisions(self.training, training, held_out, comparison)
+        self.report_ = Report() if comparison is None else comparison.keep()
         self.pipeline_.eval()
 
     def _check(self) -> None:
@@ -232,7 +235,19 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
         pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
 
-    def _pretrain(self, training: Examples, held_out: Examples | None) -> None:
+    def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
+        """What trains in several ways and judges by validation data."""
+        judge = DecisionModule(self.pipeline_, None, None, rate_schedule(Stage()), objective=self.objective)
+
+        def run(stage: Stage, name: str) -> None:
+            self._train(name, self._decision_module(stage, training), stage, training, held_out)
+
+        projections = [self.pipeline_.projection]
+        if self.projection == "auto":
+            projections.append(None)
+        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections)
+
+    def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
         ambiguity, stage = self.problem.ambiguity, self.pretraining
         if not isinstance(ambiguity, MomentSet):
@@ -249,25 +264,27 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not loss.fits:
             return
         outcomes = stage.locations == "outcomes"
-        module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
-        self._train("prediction", module, stage, training, held_out)
-
-    def _train_on_decisions(self, stage: Stage, training: Examples, held_out: Examples | None) -> Report:
-        """The second training, with what was left to us chosen on validation data."""
-        pipeline, objective = self.pipeline_, self.objective
 
         def run(stage: Stage, name: str) -> None:
-            self._train(name, self._decision_module(stage, training), stage, training, held_out)
+            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
+            self._train(name, module, stage, training, held_out)
 
-        if held_out is None or not self.trainer.budget:
-            run(stage, "decision")
-            return Report()
-        judge = DecisionModule(pipeline, None, None, rate_schedule(stage), objective=objective)
-        comparison = Comparison(pipeline, run, lambda: judge.measured(held_out))
-        projections = [pipeline.projection]
-        if self.projection == "auto":
-            projections.append(None)
-        comparison.start(projections)
+        rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]
+        if comparison is None or len(rates) == 1:
+            run(stage.but(rate=rates[0]), "prediction")
+            return
+        for k, rate in enumerate(rates):
+            name = f"prediction/trial-{k}" if k else "prediction"
+            comparison.begun(f"pre-trained, rate {rate:.2g}", partial(run, stage.but(rate=rate), name))
+
+    def _train_on_decisions(
+        self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None
+    ) -> None:
+        """The second training, with what was left to us chosen on validation data."""
+        if comparison is None:
+            self._train("decision", self._decision_module(stage, training), stage, training, held_out)
+            return
+        projections = comparison.settle("pre-trained")
         gradients = [self._gradient(stage, training)]
         rates = [RATE, *RATES] if stage.rate == "auto" else [stage.rate]
         if stage.gradient == "auto" and gradients[0] != "auto":
@@ -279,7 +296,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             lambda best: [replace(best, stage=best.stage.but(rate=other)) for other in rates[1:]],
         ]
         comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
-        return comparison.keep()
 
     def _gradient(self, stage: Stage, training: Examples) -> str:
         """The gradient that a training takes: "auto" where there is no choice to be made."""
@@ -313,8 +329,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
         data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
-        where = self.trainer if "/" not in name else self.trainer.but(progress=False)
-        self.history_[name] = train(name, module, data, stage, where)
+        trial = "/" in name
+        logged = train(name, module, data, stage, self.trainer.but(progress=False) if trial else self.trainer)
+        if not trial:
+            self.history_[name] = logged
 
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
         """Decisions for contexts, and known data where the problem has some, with their values and statuses."""

@@ -90,8 +90,8 @@ class Stage(Settings):
 
     Args:
         epochs: at most so many.
-        rate: Adam's learning rate, or a callable from the epoch to one; "auto" is 3e-3, or in the second training what
-            does best on validation data among that, three times and a third of it (:class:`Trainer`).
+        rate: Adam's learning rate, or a callable from the epoch to one; "auto" is 1e-2 in the first training and 3e-3
+            in the second, or what does best on validation data among these and a few others (:class:`Trainer`).
         decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
         batch_size: items a step; None for a tenth of the training points, but 8 at least and 50 at most.
         clip: largest norm of a gradient of the loss in typical units; None for none.

@@ -63,7 +63,7 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
             "resume=False to begin again."
         )
     if not resume:
-        for stage in [*(folder / name for name in STAGES), *folder.glob("decision/trial-*")]:
+        for stage in [*(folder / name for name in STAGES), *folder.glob("*/trial-*")]:
             for old in (DONE, "run.txt", "last.ckpt", "best.ckpt"):
                 (stage / old).unlink(missing_ok=True)
     _write_whole(mark, digest.hexdigest())
