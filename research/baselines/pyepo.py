@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, Literal, Self, final
 
 import cvxpy as cp
@@ -131,7 +130,10 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
             "sigma": float(self.amplitude * training.Y.std(0, unbiased=False).mean()),
             "seed": self.seed,
         }
-        pool = {"solve_ratio": self.solve_ratio, "dataset": SimpleNamespace(sols=solutions)}
+        # Its own constructor would solve all of them again, one by one.
+        dataset: Any = object.__new__(require("pyepo.data.dataset", "pyepo").optDataset)
+        dataset.sols = solutions
+        pool = {"solve_ratio": self.solve_ratio, "dataset": dataset}
         module: Any = {
             "spo+": lambda: func.SPOPlus(model),
             "perturbed": lambda: func.perturbedOpt(model, **noise),
