@@ -113,6 +113,33 @@ def radius() -> Figure:
     return made
 
 
+def shapes() -> Figure:
+    """The worst outcomes of a robust stock of two products in three shapes."""
+    import cvxpy as cp
+    import torch
+
+    import drolayers as dro
+    from drolayers import plot
+
+    made, row = figure(1, 3, size=(7.6, 2.9), sharex=True, sharey=True)
+    centre, radius = torch.tensor([[4.0, 3.5]]).double(), torch.tensor([[2.0, 1.5]]).double()
+    tilted = torch.tensor([[[2.0, 0.0], [-0.9, 1.2]]]).double()
+    sizes = {"box": {"radius": radius}, "ellipsoid": {"factor": tilted}, "budget": {"radius": radius}}
+    for axes, (kind, size) in zip(row, sizes.items(), strict=True):
+        y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+        problem = dro.DecisionProblem(cp.sum(cp.maximum(4.0 * (y - x), x - y)), [], dro.Outcomes(y, kind))
+        best = dro.DROLayer(problem)({"centre": centre, **size}).best
+        plot.worst_case(problem, best, {"centre": centre, **size}, axes=axes)
+        axes.axvline(float(best[x][0, 0]), color=INK, ls=":", lw=1.0)
+        axes.axhline(float(best[x][0, 1]), color=INK, ls=":", lw=1.0)
+        axes.set(title=kind, xlim=(1.5, 6.5), ylim=(1.5, 5.5), xlabel="y₁", ylabel="")
+        if axes is not row[0]:
+            axes.get_legend().remove()
+    row[0].set(ylabel="y₂")
+    row[0].legend(frameon=False, loc="center left", markerscale=0.6)
+    return made
+
+
 def price() -> Figure:
     """Worst-case and nominal cost, and the decision, as σ grows."""
     import numpy as np
@@ -249,6 +276,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "sigma": sigma,
     "mu": mu,
     "radius": radius,
+    "shapes": shapes,
     "price": price,
     "temperature": temperature,
     "surrogate": surrogate,

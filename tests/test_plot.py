@@ -74,6 +74,27 @@ def test_two_coordinates_are_scattered_with_areas_as_probabilities() -> None:
     np.testing.assert_allclose(sizes.sum(), np.asarray(around.get_sizes()).sum(), rtol=1e-6)
 
 
+def test_the_edge_of_a_shape_is_drawn() -> None:
+    """All its points lie on the edge, and none of the shape beyond them, in whatever two coordinates."""
+    y, x = dro.Uncertain(3), cp.Variable(3)
+    factor = torch.tensor([[[1.0, 0.2, 0.4], [0.0, 0.5, -0.3], [0.3, 0.1, 0.8]]]).double()
+    sizes = {"box": [0.5, 1.0, 2.0], "budget": [0.5, 1.0, 2.0], "ellipsoid": factor[0].tolist()}
+    for ambiguity in (*(dro.Outcomes(y, kind) for kind in sizes), dro.MeanCovariance(y, gamma1=0.1)):
+        problem = dro.DecisionProblem(cp.sum_squares(x) + cp.sum(cp.pos(y - x)), [], ambiguity)
+        size = torch.tensor(sizes[getattr(ambiguity, "shape", "ellipsoid")])[None].double()
+        theta = ambiguity.pack(dict(zip(ambiguity.parameters, (torch.ones(1, 3).double(), size), strict=True)))
+        axes = panel()
+        plot.worst_case(problem, {x: torch.zeros(1, 3)}, theta, coordinates=[2, 0], axes=axes)
+        edge = np.asarray(axes.lines[0].get_data()).T - 1.0
+        rows = factor[0, [2, 0]].numpy()
+        if "factor" in ambiguity.parameters:
+            np.testing.assert_allclose(np.einsum("ni,ij,nj->n", edge, np.linalg.inv(rows @ rows.T), edge), 1.0)
+        else:
+            u = abs(edge / [2.0, 0.5])
+            scores = u.max(1) if ambiguity.shape == "box" else np.maximum(u.max(1), u.sum(1) / 3**0.5)
+            np.testing.assert_allclose(scores, 1.0)
+
+
 def test_many_coordinates_take_one_panel_each_and_some_can_be_chosen() -> None:
     y, x = dro.Uncertain(3), cp.Variable(3, nonneg=True)
     problem = dro.DecisionProblem(cp.sum(x) + cp.sum(2 * cp.pos(y - x)), [], dro.MomentSet.grouped(y, 1))

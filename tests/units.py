@@ -87,14 +87,14 @@ BOUNDS: dict[str, float | dict[str, float]] = {
 def degree(kind: SetCase, name: str) -> float:
     """With which power of the outcomes' unit a parameter grows."""
     last = name.split(".")[-1]
-    if kind.divergence is not None:
+    if kind.divergence is not None or last in ("gamma1", "gamma2"):
         return 0.0
     if last == "sigma":
         bound = BOUNDS.get(kind.name, 1.0)
         return bound.get(name, 1.0) if isinstance(bound, dict) else bound
     if last in ("A", "A0") or name in DIRECTIONS.get(kind.name, ()):
         return 0.0
-    assert last in ("mu", "h", "b0", "radius"), name
+    assert last in ("mu", "h", "b0", "radius", "centre", "factor"), name
     return 1.0
 
 

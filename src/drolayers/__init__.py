@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from drolayers.ambiguity.mean_covariance import MeanCovariance
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
+    from drolayers.ambiguity.outcomes import Outcomes
     from drolayers.ambiguity.reweighted import Divergence, Empirical
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
@@ -49,10 +51,12 @@ _HOME = {
     "Empirical": "ambiguity.reweighted",
     "Learn": "ambiguity.moments",
     "MaskedDataWarning": "errors",
+    "MeanCovariance": "ambiguity.mean_covariance",
     "MissingExtraError": "errors",
     "ModelError": "errors",
     "MomentSet": "ambiguity.moment_set",
     "Nominal": "ambiguity.nominal",
+    "Outcomes": "ambiguity.outcomes",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Annealed": "learning",
@@ -96,11 +100,13 @@ __all__ = [
     "Exact",
     "Learn",
     "MaskedDataWarning",
+    "MeanCovariance",
     "MissingExtraError",
     "ModelError",
     "MomentSet",
     "Network",
     "Nominal",
+    "Outcomes",
     "Projection",
     "RelativeTemperature",
     "ShapeError",

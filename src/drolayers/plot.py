@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
@@ -47,7 +48,8 @@ def worst_case(
     """The worst-case distribution of a decision, beside the nominal one where that is given.
 
     Two coordinates make a scatter plot in which areas are probabilities; any other number makes one panel of stems for
-    each. Mass that escapes to infinity is drawn as arrows.
+    each. Mass that escapes to infinity is drawn as arrows. Of ``Outcomes`` the edge of the shape is drawn as well, of
+    ``MeanCovariance`` one standard deviation.
 
     Args:
         problem: the decision problem.
@@ -77,6 +79,9 @@ def worst_case(
         raise ModelError(f"coordinates must name some of the {problem.ambiguity.y.dim} coordinates of y, not {shown}.")
     panels = _panels(axes, 1 if len(shown) == 2 else len(shown))
     if len(shown) == 2:
+        if isinstance(problem.ambiguity, Centred):
+            edge = problem.ambiguity.outline(flat[item : item + 1], shown)[0].numpy(force=True)
+            panels[0].plot(edge[:, 0], edge[:, 1], color=PLAIN, lw=1.0, label="set", zorder=1)
         _scatter(panels[0], worst, beside, shown)
     else:
         for panel, coordinate in zip(panels, shown, strict=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -39,15 +40,21 @@ class SetCase:
         sigma: the bounds.
         ball: norm and order of a Wasserstein ball.
         divergence: the kind of a ball of reweightings.
+        gauge: of robust outcomes, the smallest multiple of the shape that holds points ``(point, 2)``.
+        covariance: whether mean and second moment are bounded, in units of a factor.
+        brief: whether certificates for all pairs with supports and costs do, in place of all triples.
     """
 
     name: str
-    make: Callable[[dro.Uncertain], dro.MomentSet | dro.Wasserstein | dro.Divergence]
+    make: Callable[[dro.Uncertain], Any]
     base: Parameters
     moments: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
     sigma: Callable[[Parameters], np.ndarray] | None = None
     ball: tuple[float, int] | None = None
     divergence: str | None = None
+    gauge: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
+    covariance: bool = False
+    brief: bool = False
 
     @property
     def around(self) -> bool:
@@ -448,6 +455,46 @@ def _reweighted(kind: str) -> SetCase:
     return SetCase(kind, lambda y: dro.Divergence(y, 3, kind), {"radius": np.array(0.1)}, divergence=kind)
 
 
+ROOT = np.array([[0.5, 0.0], [0.15, 0.4]])
+
+
+def _shapes() -> list[SetCase]:
+    """Robust outcomes."""
+    wide = {"centre": np.array([0.9, 1.1]), "radius": np.array([0.5, 0.4])}
+
+    def box(t: Parameters, y: np.ndarray) -> np.ndarray:
+        return (abs(y - t["centre"]) / t["radius"]).max(1)
+
+    def ellipsoid(t: Parameters, y: np.ndarray) -> np.ndarray:
+        return _norm((y - t["centre"]) @ np.linalg.inv(t["factor"]).T, 2)
+
+    def budget(t: Parameters, y: np.ndarray) -> np.ndarray:
+        return np.maximum(box(t, y), (abs(y - t["centre"]) / t["radius"]).sum(1) / 1.3)
+
+    return [
+        SetCase("box of outcomes", lambda y: dro.Outcomes(y, "box"), wide, gauge=box, brief=True),
+        SetCase(
+            "ellipsoid of outcomes",
+            lambda y: dro.Outcomes(y, "ellipsoid"),
+            {"centre": wide["centre"], "factor": ROOT},
+            gauge=ellipsoid,
+            brief=True,
+        ),
+        SetCase("budget of outcomes", lambda y: dro.Outcomes(y, "budget", 1.3), wide, gauge=budget, brief=True),
+    ]
+
+
+def _covariance() -> SetCase:
+    """Delage and Ye, everything learnt."""
+    return SetCase(
+        "mean and covariance",
+        lambda y: dro.MeanCovariance(y, gamma2=None),
+        {"mu": np.array([0.9, 1.1]), "factor": ROOT, "gamma1": np.array(0.15), "gamma2": np.array(1.2)},
+        covariance=True,
+        brief=True,
+    )
+
+
 SETS: list[SetCase] = [
     _equality(),
     _linear(),
@@ -462,4 +509,6 @@ SETS: list[SetCase] = [
     *[_reweighted(kind) for kind in PHI],
     *_vectors(),
     *_differences(),
+    *_shapes(),
+    _covariance(),
 ]

@@ -13,7 +13,7 @@ import drolayers as dro
 from drolayers.ambiguity.base import Mass
 from tests.ambiguity.sets import CENTRE, SETS, SetCase, stacked
 
-MOMENTS = [case for case in SETS if not case.around]
+MOMENTS = [case for case in SETS if case.moments is not None]
 POINTS = CENTRE + np.random.default_rng(0).normal(size=(6, 2))
 IDS = [case.name for case in MOMENTS]
 
@@ -82,6 +82,15 @@ def test_parameters_and_usage(case: SetCase) -> None:
         turned = replace(stayed, probabilities=weights.flip(1))
         expected = [[case.used(w.flip(0).numpy(), w.numpy())] for w in weights]
         np.testing.assert_allclose(ambiguity.usage(flat, nominal, turned)[0].numpy(), expected, rtol=1e-9)
+    elif case.covariance:
+        for item, t in enumerate(given):
+            xi = np.linalg.solve(t["factor"], (atoms[item].numpy() - t["mu"]).T)
+            mean, second = xi.mean(1), xi @ xi.T / 3
+            np.testing.assert_allclose(used[item].numpy(), [mean @ mean, np.linalg.eigvalsh(second)[-1]], rtol=1e-9)
+            np.testing.assert_allclose(bounds[item].numpy(), [t["gamma1"], t["gamma2"]])
+    elif case.gauge is not None:
+        expected = [case.gauge(t, a.numpy()).max() for t, a in zip(given, atoms, strict=True)]
+        np.testing.assert_allclose(used[:, 0].numpy(), expected, rtol=1e-9)
     elif case.ball is None:
         expected = [w.numpy() @ case.moments(t, a.numpy()) for w, t, a in zip(weights, given, atoms, strict=True)]
         np.testing.assert_allclose(used.numpy(), np.stack(expected), rtol=1e-6, atol=1e-7)

@@ -53,6 +53,15 @@ def usage(
         np.testing.assert_allclose(mass.atoms, centres[mass.origin], rtol=1e-6, atol=1e-6 * np.abs(centres).max())
         probabilities = np.bincount(mass.origin, mass.probabilities, len(weights))
         return np.array([case.used(probabilities, weights)]), np.array([t["radius"]])
+    if case.covariance:
+        assert not len(mass.directions)
+        xi = (mass.atoms - t["mu"]) @ np.linalg.inv(t["factor"]).T
+        mean, second = mass.probabilities @ xi, (mass.probabilities[:, None] * xi).T @ xi
+        return np.array([mean @ mean, np.linalg.eigvalsh(second)[-1]]), np.array([t["gamma1"], t["gamma2"]])
+    if case.gauge is not None:
+        assert not len(mass.directions)
+        # As beside the support: how far outside, and how much of the mass.
+        return mass.probabilities * case.gauge(t, mass.atoms), mass.probabilities
     if case.ball is None:
         assert case.moments is not None
         assert case.sigma is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cvxpy as cp
 import numpy as np
 from scipy.optimize import linprog
@@ -24,16 +26,20 @@ def points(support: SupportCase, step: float = 0.1, reach: float = 4.0) -> np.nd
     radii = np.geomspace(reach, FAR, 5)
     far = (np.stack([np.cos(angles), np.sin(angles)], -1)[:, None] * radii[:, None]).reshape(-1, 2)
     rays = np.concatenate([*near, far])
-    inside, outside = np.zeros(len(rays)), np.ones(len(rays))
-    whole = support.excess(CENTRE + rays) <= 0
-    for _ in range(50):
-        middle = (inside + outside) / 2
-        fits = support.excess(CENTRE + middle[:, None] * rays) <= 0
-        inside, outside = np.where(fits, middle, inside), np.where(fits, outside, middle)
-    share = np.where(whole, 1.0, inside)
     # Many rays end on the same piece of the boundary: neighbours closer than a fraction of the step are one.
-    ends = CENTRE + share[:, None] * rays
+    ends = _within(rays, lambda y: support.excess(y) <= 0)
     return ends[np.unique(np.round(ends / (0.1 * step)), axis=0, return_index=True)[1]]
+
+
+def _within(rays: np.ndarray, inside: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Where each ray from the centre ends: at its own end, or at the last point inside."""
+    near, far = np.zeros(len(rays)), np.ones(len(rays))
+    whole = inside(CENTRE + rays)
+    for _ in range(50):
+        middle = (near + far) / 2
+        fits = inside(CENTRE + middle[:, None] * rays)
+        near, far = np.where(fits, middle, near), np.where(fits, far, middle)
+    return CENTRE + np.where(whole, 1.0, near)[:, None] * rays
 
 
 def lower_bound(
@@ -47,6 +53,18 @@ def lower_bound(
         used = weights @ PHI[case.set.divergence](cp.multiply(1 / weights, p))
         value = cp.Problem(cp.Maximize(case.cost.value(x, centres) @ p), [cp.sum(p) == 1, used <= t["radius"]])
         return float(value.solve(solver=cp.CLARABEL))
+    if case.set.covariance:
+        # Not so many points, since the program is semidefinite.
+        grid = grid[np.linalg.norm(grid - CENTRE, axis=1) < 30.0]
+        xi, p = (grid - t["mu"]) @ np.linalg.inv(t["factor"]).T, cp.Variable(len(grid), nonneg=True)
+        products = np.stack([xi[:, i] * xi[:, j] for i in range(2) for j in range(2)])
+        second = cp.reshape(products @ p, (2, 2), order="C")
+        rows = [cp.norm(xi.T @ p) <= t["gamma1"] ** 0.5, t["gamma2"] * np.eye(2) - second >> 0, cp.sum(p) == 1]
+        return float(cp.Problem(cp.Maximize(case.cost.value(x, grid) @ p), rows).solve(solver=cp.CLARABEL))
+    gauge = case.set.gauge
+    if gauge is not None:
+        # The largest cost of any outcome.
+        return float(case.cost.value(x, _within(grid - CENTRE, lambda y: gauge(t, y) <= 1)).max())
     if case.set.ball is None:
         assert case.set.moments is not None
         assert case.set.sigma is not None

@@ -144,6 +144,10 @@ class AmbiguitySet(ABC):
     def links(self) -> list[Labels]:
         """Groups of coordinates that the set ties together; across others its dual is a sum."""
 
+    def outcome_links(self) -> list[Labels]:
+        """The same where every outcome counts that the set allows; none unless said otherwise."""
+        return []
+
     @abstractmethod
     def dual(self, rows: Rows, lifts: Sequence[cp.Expression] | None = None, share: bool = True) -> SetDual:
         """Multipliers, their price, and the terms that they bring into every row.

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
@@ -30,7 +31,7 @@ from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective
 from drolayers.learning.pipeline import Pipeline, evaluating
-from drolayers.learning.pretraining import PredictionLoss
+from drolayers.learning.pretraining import prediction_loss
 from drolayers.learning.settings import (
     RATE,
     Network,
@@ -250,7 +251,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
         ambiguity, stage = self.problem.ambiguity, self.pretraining
-        if not isinstance(ambiguity, MomentSet):
+        if not isinstance(ambiguity, MomentSet | Centred):
             if self.training is None:
                 warnings.warn(
                     "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
@@ -260,8 +261,8 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             return
         if stage is None or not stage.epochs:
             return
-        loss = PredictionLoss(ambiguity, training.Y)
-        if not loss.fits:
+        loss = prediction_loss(ambiguity, training.Y)
+        if loss is None or not loss.fits:
             return
         outcomes = stage.locations == "outcomes"
 
@@ -319,7 +320,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
         ambiguity = self.problem.ambiguity
-        loss = PredictionLoss(ambiguity, training.Y) if stage.anchor and isinstance(ambiguity, MomentSet) else None
+        loss = prediction_loss(ambiguity, training.Y) if stage.anchor else None
         unit = pipeline.cost_unit(z, y, rows, known)
         rate = rate_schedule(stage)
         if smoothed:

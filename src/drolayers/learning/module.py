@@ -14,7 +14,7 @@ from drolayers.layer import Decision
 from drolayers.learning.data import Batch, Examples
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, evaluating, timed
-from drolayers.learning.pretraining import PredictionLoss
+from drolayers.learning.pretraining import GaussianLoss, PredictionLoss
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 
 
@@ -63,7 +63,7 @@ class PredictionModule(_Training):
     def __init__(
         self,
         pipeline: Pipeline,
-        loss: PredictionLoss,
+        loss: PredictionLoss | GaussianLoss,
         rate: RateSchedule,
         location_epochs: int,
         outcomes: bool = False,
@@ -121,7 +121,7 @@ class DecisionModule(_Training):
         smoothing: SmoothingSchedule | None,
         rate: RateSchedule,
         anchor: float = 0.0,
-        loss: PredictionLoss | None = None,
+        loss: PredictionLoss | GaussianLoss | None = None,
         unit: float = 1.0,
         objective: Objective | None = None,
     ) -> None:

@@ -13,8 +13,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.centred import Centred
+from drolayers.ambiguity.mean_covariance import MeanCovariance
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.outcomes import Outcomes
 from drolayers.ambiguity.reweighted import Divergence
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
@@ -23,6 +26,7 @@ from drolayers.errors import ModelError
 from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
+from drolayers.projection.cover import Cover, MomentCover
 from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Box, Reals
@@ -46,14 +50,16 @@ class Projection(nn.Module):
     It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
-    all atoms lie in it). Where the ends of a box are known data, outcomes of other days may lie outside of today's: the
-    nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal distribution
-    and known data where those need them.
+    all atoms lie in it). Robust outcomes must hold all atoms of positive weight: a box moves to the closest one that
+    does, an ellipsoid or a budget grows about its centre, as does the factor of ``MeanCovariance``. Where the ends of a
+    box are known data, outcomes of other days may lie outside of today's: the nominal distribution is first moved to
+    the nearest one inside. Gradients flow to θ, and to the nominal distribution and known data where those need them.
 
     Args:
         ambiguity: the set.
         weights: w by parameter name (a number, or an array of the parameter's shape; one where not named), or one flat
-            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``.
+            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``. A set that is raised or grows as a whole
+            has no use for them.
         margin: room to the boundary, relative to what the nominal distribution needs; not used for bounds that may be
             negative. With any room the set has a distribution that satisfies every bound strictly (Slater's condition).
         method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
@@ -80,11 +86,14 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence):
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Centred):
             who = type(ambiguity).__name__
             raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
+        if method == "conic" and isinstance(ambiguity, Centred):
+            who = type(ambiguity).__name__
+            raise ModelError(f"{who} has a projection in closed form and no other: use method='auto'.")
         for name, value in (("margin", margin), ("absolute", absolute)):
             if not (np.isfinite(value) and value >= 0):
                 raise ModelError(f"{name} must be a finite nonnegative number, not {value!r}.")
@@ -190,8 +199,11 @@ class Projection(nn.Module):
             least = torch.full_like(double, self.absolute)
             self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
-        assert isinstance(self.ambiguity, MomentSet)
         around = _moved(self.ambiguity.y, around, told)
+        if isinstance(self.ambiguity, Centred):
+            self._look_outside(around, told, report)
+            return self._cover()(flat, around, report), report
+        assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
@@ -201,6 +213,14 @@ class Projection(nn.Module):
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
         self._look_outside(around, told, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
+
+    def _cover(self) -> Cover | MomentCover:
+        """The method for a set around a centre."""
+        relative = 1.0 + self.margin
+        if isinstance(self.ambiguity, MeanCovariance):
+            return MomentCover(self.ambiguity, relative, self.absolute)
+        assert isinstance(self.ambiguity, Outcomes)
+        return Cover(self.ambiguity, self.weights, relative, self.absolute, self.method == "clip")
 
     def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""

@@ -29,7 +29,8 @@ def formulate(
     """
     stack, ties = parsed.named() if named else (parsed.stack, [])
     reach = ambiguity.reach
-    blocks = block_rows(parsed, [*([] if everywhere else ambiguity.links()), *reach.links(ambiguity.y.dim)])
+    links = ambiguity.outcome_links() if everywhere else ambiguity.links()
+    blocks = block_rows(parsed, [*links, *reach.links(ambiguity.y.dim)])
     rows = blocks.rows(parsed, stack)
     constraints = [*parsed.constraints, *ties]
     fixed = parsed.deterministic + blocks.remainder(parsed, stack)
