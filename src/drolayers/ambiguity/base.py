@@ -18,7 +18,7 @@ from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical, columns
 from drolayers.ambiguity.terms import Term
 from drolayers.amounts import Told
-from drolayers.errors import ShapeError
+from drolayers.errors import ModelError, ShapeError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
 from drolayers.uncertainty import Uncertain
@@ -95,6 +95,11 @@ def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp
     scenario = np.repeat(np.arange(count), layout.row.size // count)
     centres = cp.vec(weighted, order="C")[scenario * dim + layout.coordinate]
     return layout.sums() @ times(centres, tiled(slope, count))
+
+
+def each(factor: float | Tensor, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch 1"]:
+    """A factor for all items, or one an item, as a column beside θ."""
+    return torch.as_tensor(factor).to(theta).expand(len(theta))[:, None]
 
 
 class AmbiguitySet(ABC):
@@ -200,6 +205,26 @@ class AmbiguitySet(ABC):
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
     ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
         """What a distribution uses of every bound, and the bounds."""
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """θ of the same set, ``factor`` times as large about its centre; differentiable.
+
+        Args:
+            theta: flat.
+            factor: one for all items or one an item, ``(batch,)``.
+
+        Raises:
+            ModelError: the set has no size that is learnt.
+        """
+        raise ModelError(f"{self!r} has no size to scale: use a set whose radius or bounds are learnt.")
+
+    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The smallest t for which the set, scaled by t, holds an outcome by itself; differentiable.
+
+        Raises:
+            ModelError: the set has no scale by which to measure outcomes.
+        """
+        raise ModelError(f"{self!r} has no scale for single outcomes: calibrate its value, with disappointment=.")
 
     def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
         """The flat θ of a dict of ``(batch, *shape)`` tensors."""

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, each, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -211,6 +211,10 @@ class Divergence(Reweighted):
         """A tenth: probabilities differ from their weights by a third on average, whatever y is counted in."""
         radius = torch.tensor(0.1, dtype=torch.float64)
         return {"radius": Typical(radius, radius, positive=True, meaningful=False)}
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """The radius, as the divergence counts it: that of ``"chi2"`` grows with the square of the difference."""
+        return theta * each(factor, theta)
 
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None

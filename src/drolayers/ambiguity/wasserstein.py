@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, scenarios
+from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, each, scenarios
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Labels, NormPower, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -115,6 +115,10 @@ class Wasserstein(AmbiguitySet):
         y = y.double()
         distance = (y - y.mean(0)).norm(p=self.norm, dim=-1).mean().clamp(min=1e-12 * float(y.abs().max()) or 1e-12)
         return {"radius": Typical(0.1 * distance, 0.1 * distance, positive=True, meaningful=False)}
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """The radius: mass may go so many times as far."""
+        return theta * each(factor, theta)
 
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None

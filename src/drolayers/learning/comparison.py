@@ -52,7 +52,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Report:
+class Findings:
     """What a learner tried on validation data and what it kept; printed as a table.
 
     Attributes:
@@ -172,7 +172,7 @@ class Comparison:
         """A short training."""
         return self.tried(replace(choice, stage=choice.stage.but(epochs=epochs)), f"decision/trial-{len(self.trials)}")
 
-    def keep(self) -> Report:
+    def keep(self) -> Findings:
         """Leave the pipeline at the best model that was seen."""
         assert self._best is not None
         best, weights, projection = self._best
@@ -186,7 +186,7 @@ class Comparison:
             if best is self.trials[-1]
             else "A short training was better on validation data than the long one: its model is kept."
         )
-        return Report(trials, why)
+        return Findings(trials, why)
 
     def _note(self, what: str, epochs: int) -> Trial:
         """Measure the pipeline as it is, and keep it if nothing was better."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import cvxpy as cp
 import torch
@@ -24,12 +24,24 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Report
-from drolayers.learning.data import ExampleData, Examples, column_names, examples, matrix, split
+from drolayers.learning.calibration import (
+    HELD,
+    Calibration,
+    Disappointment,
+    Report,
+    Share,
+    by_coverage,
+    by_disappointment,
+    disappointed,
+    fingerprint,
+    scores,
+)
+from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Findings
+from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
-from drolayers.learning.objectives import Objective
+from drolayers.learning.objectives import Objective, checked_objective
 from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.pretraining import prediction_loss
 from drolayers.learning.settings import (
@@ -43,6 +55,7 @@ from drolayers.learning.settings import (
     temperature_schedule,
 )
 from drolayers.learning.training import alone, claim, train
+from drolayers.learning.violations import Violations
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
@@ -68,7 +81,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         layer: a :class:`drolayers.DROLayer` of the problem; a default one unless given.
         pretraining: the first training, which fits sets to data; None for none.
         training: the second, on decisions; None for prediction-focused learning, which stops after the first.
-        objective: what the second minimises; the mean cost unless given.
+        objective: what the second minimises: "mean", the mean cost, or an object of ``dro.objectives``.
         trainer: where and on which part of the data it trains.
         seed: of everything random.
     """
@@ -83,7 +96,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         *,
         pretraining: Stage | None = Stage(epochs=40),  # noqa: B008 (immutable)
         training: Stage | None = Stage(),  # noqa: B008
-        objective: Objective | None = None,
+        objective: Objective | Literal["mean"] | None = "mean",
         trainer: Trainer = Trainer(),  # noqa: B008
         seed: int = 0,
         **old: Any,
@@ -115,7 +128,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             setattr(self, head, whole_part.but(**changes))
         return self
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        calibration_share: float = 0.0,
+    ) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
@@ -125,12 +145,13 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 share of the data unless given.
             known: values of ``problem.known``, one row a context, by name, by parameter or as columns of a data frame.
                 The model does not see them unless Z holds them too.
+            calibration_share: share of the data that is held out, before anything else, for :meth:`calibrate`.
         """
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
             with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
-                self._fit(Z, Y, validation, known)
+                self._fit(Z, Y, validation, known, calibration_share)
         except BaseException:
             # What is half trained decides nothing.
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -139,11 +160,17 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise
         return self
 
-    def _fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None) -> None:
+    def _fit(
+        self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None, calibration_share: float
+    ) -> None:
         """Both trainings."""
         ambiguity = self.problem.ambiguity
         everything = examples(self.problem, Z, Y, known)
+        everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
+        self.seen_ = fingerprint(training, held_out)
+        self.calibration_: Calibration | None = None
+        self.scores_ = torch.zeros(0, dtype=torch.float64)
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
@@ -162,13 +189,23 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
         self.history_: dict[str, list[dict[str, float]]] = {}
-        compares = self.training is not None and self.training.epochs and self.trainer.budget
+        stage = self.training
+        # What the pre-trained model would be is compared by its cost alone: not where constraints are held on data.
+        compares = stage is not None and stage.epochs and stage.violations is None and self.trainer.budget
         comparison = self._comparison(training, held_out) if compares and held_out is not None else None
         self._pretrain(training, held_out, comparison)
         if self.training is not None and self.training.epochs:
             self._train_on_decisions(self.training, training, held_out, comparison)
-        self.report_ = Report() if comparison is None else comparison.keep()
+        self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
+        if self._uncalibrated and self.calibration_rows_ is not None:
+            assert self.training is not None
+            self.calibrate(coverage=self.training.coverage)
+
+    @property
+    def _uncalibrated(self) -> bool:
+        """Whether sets have a shape, but no size yet."""
+        return self.training is not None and self.training.coverage is not None and self.calibration_ is None
 
     def _check(self) -> None:
         """Parts that are of the wrong kind."""
@@ -181,7 +218,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             ("layer", (DROLayer,), "a dro.DROLayer"),
             ("pretraining", (Stage,), "a dro.Stage(epochs=40, rate=1e-2)"),
             ("training", (Stage,), "a dro.Stage(epochs=30, rate=3e-3)"),
-            ("objective", (Objective,), "an object of dro.objectives"),
         ):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
@@ -189,12 +225,17 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
+        checked_objective(self.objective)
         if not self.problem.ambiguity.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
             raise ModelError("The layer is of another problem: make it from the one that the learner is given.")
         if isinstance(self.projection, Projection) and self.projection.ambiguity is not self.problem.ambiguity:
             raise ModelError("The projection is of another set: make it from problem.ambiguity.")
+        if self.training is not None and self.training.violations is not None and not self.problem.rules:
+            raise ModelError(
+                "violations= needs constraints with worst cases, such as dro.chance: the problem has none."
+            )
         if self.training is not None and self.training.anchor and self.problem.ambiguity.needs_nominal:
             raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
 
@@ -238,7 +279,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
 
     def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
         """What trains in several ways and judges by validation data."""
-        judge = DecisionModule(self.pipeline_, None, None, rate_schedule(Stage()), objective=self.objective)
+        stage, objective = self.training or Stage(), checked_objective(self.objective)
+        judge = DecisionModule(
+            self.pipeline_, None, None, rate_schedule(stage), objective=objective, coverage=stage.coverage
+        )
 
         def run(stage: Stage, name: str) -> None:
             self._train(name, self._decision_module(stage, training), stage, training, held_out)
@@ -325,7 +369,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
-        return DecisionModule(pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective)
+        objective, held = checked_objective(self.objective), None
+        if stage.violations is not None:
+            with torch.no_grad(), evaluating(pipeline):
+                start = pipeline(z, rows, known)
+            x, told = ({v: x[start.ok] for v, x in start.best.items()}, self.problem.known_data.values(known[start.ok]))
+            held = Violations(self.problem, stage.violations, x, y[start.ok], told)
+        return DecisionModule(
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held, stage.coverage
+        )
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
@@ -344,9 +396,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "pipeline_"):
             raise NotFittedError("This learner is not fitted yet: call fit(Z, Y) first.")
 
-    def _contexts(self, Z: Any) -> Tensor:
-        """Contexts of the right width."""
+    def _contexts(self, Z: Any, sized: bool = True) -> Tensor:
+        """Contexts of the right width, for sets that have their size."""
         self._check_fitted()
+        if sized and self._uncalibrated:
+            raise ModelError(
+                "Training with coverage= leaves sets without a size of their own: call calibrate(Z, Y, coverage=...) "
+                "first, or fit with calibration_share=0.2."
+            )
         contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
@@ -378,6 +435,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         values = self.problem.ambiguity.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
 
+    def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
+        """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        found = torch.full_like(decision.value, torch.nan)
+        found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
+        return found
+
     def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The mean decision loss over the items that have a decision; NaN where none has."""
         chosen, outcomes, told = self._decided(Z, Y, known)
@@ -387,17 +452,119 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
 
         By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
-        and the CVaR of ``dro.cvar`` exceed their bounds (negative: room to spare).
+        and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative:
+        room to spare).
         """
         chosen, outcomes, told = self._decided(Z, Y, known)
         if not len(outcomes):
             return {rule.constraint: float("nan") for rule in self.problem.rules}
-        found = self.problem.violations(chosen, outcomes, told)
-        return {rule.constraint: rule.missed(found[rule.constraint]) for rule in self.problem.rules}
+        return {c: float(value) for c, value in self.problem.missed(chosen, outcomes, told).items()}
+
+    def calibrate(
+        self,
+        Z: Any = None,
+        Y: Any = None,
+        *,
+        coverage: float | None = None,
+        disappointment: float | None = None,
+        known: Known | None = None,
+        scales: Sequence[float] | None = None,
+    ) -> Calibration:
+        """Scale the sets on data that nothing was trained on; decisions are those of the scaled sets from then on.
+
+        Either outcomes are covered with a probability, or decisions do not cost more than was certified, on average.
+        An earlier scale is forgotten.
+
+        Args:
+            Z: contexts; those that ``fit(calibration_share=)`` held out unless given.
+            Y: their outcomes.
+            coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
+                then not above what was certified.
+            disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
+                what was certified.
+            known: values of ``problem.known``, one row a context.
+            scales: those to try for a disappointment.
+        """
+        self._check_fitted()
+        if (coverage is None) == (disappointment is None):
+            raise ModelError("calibrate needs either coverage= or disappointment=, such as coverage=0.9.")
+        data = self._calibration_data(Z, Y, known)
+        pipeline, before = self.pipeline_.eval(), self.pipeline_.scale
+        pipeline.scale, known_scores = 1.0, self.scores_
+        try:
+            if coverage is not None:
+                found, known_scores = by_coverage(pipeline, data, coverage)
+            else:
+                found = by_disappointment(pipeline, data, float(disappointment or 0.0), scales, self.seed)
+        except BaseException:
+            pipeline.scale = before
+            raise
+        pipeline.scale, self.calibration_, self.scores_ = found.scale, found, known_scores
+        return found
+
+    def _calibration_data(self, Z: Any, Y: Any, known: Known | None) -> Examples:
+        """Rows that were held out, or that are given and were not trained on."""
+        if Z is None and Y is None:
+            held = getattr(self, "calibration_rows_", None)
+            if held is None:
+                raise ModelError("No rows were held out: give Z and Y, or fit with calibration_share=0.2.")
+            return held
+        if Z is None or Y is None:
+            raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
+        self._contexts(Z, sized=False)
+        self._same_columns(Y, "Y", self.outcome_names_in_)
+        data = examples(self.problem, Z, Y, known, "calibration ")
+        again = int(torch.isin(fingerprint(data), self.seen_).sum())
+        if again:
+            raise ModelError(
+                f"{again} of {len(data)} calibration rows were trained or validated on, where sets look better than "
+                "they are: give others, or fit with calibration_share=0.2."
+            )
+        return data
+
+    def coverage(self, Z: Any, Y: Any, known: Known | None = None) -> Share:
+        """The share of outcomes that lie, each as a distribution of its own, in the sets predicted for them."""
+        self._contexts(Z)
+        data = examples(self.problem, Z, Y, known)
+        return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
+
+    def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
+        """What was certified beside what came, over the items that have a decision."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
+
+    def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
+        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
+        missed = self.problem.missed(chosen, outcomes, told) if solved else {}
+        found: dict[cp.Constraint, Share | float] = {
+            r.constraint: Share.of(round(float(missed[r.constraint]) * solved), solved)
+            if r.counted
+            else float(missed[r.constraint])
+            for r in self.problem.rules
+            if solved
+        }
+        try:
+            covered = self.coverage(Z, Y, known)
+        except ModelError:
+            covered = None
+        mean, spread = (float(v) if solved > 1 else float("nan") for v in (cost.mean(), cost.std()))
+        certified = disappointed(decision.value[decision.ok], cost, self.seed)
+        error = spread / max(solved, 1) ** 0.5
+        return Report(len(decision.status), solved, mean, error, certified, covered, found)
 
     def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """Decisions, outcomes and known data of the items that have a decision."""
-        decision, outcomes = self.decision(Z, known), matrix(self.problem.ambiguity.y.rows(Y), "Y")
+        return self._chosen(self.decision(Z, known), Y, known)
+
+    def _chosen(
+        self, decision: Decision, Y: Any, known: Known | None
+    ) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
+        """The same for decisions that were taken."""
+        outcomes = matrix(self.problem.ambiguity.y.rows(Y), "Y")
         self._same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
@@ -422,7 +589,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "layer": storage.described_layer(self.layer),
             "pretraining": storage.described(self.pretraining),
             "training": storage.described(self.training),
-            "objective": None if self.objective is None else repr(self.objective),
+            "objective": None if self.objective in (None, "mean") else repr(self.objective),
             "seed": self.seed,
             "leave_one_out": self.trainer.leave_one_out,
         }
@@ -443,10 +610,16 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
             "known": {name: list(shape) for name, shape in self.problem.known.items()},
             **self._described(pipeline),
+            "calibration": None if self.calibration_ is None else asdict(self.calibration_),
             "note": note,
         }
         assert pipeline.nominal is not None
-        storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal})
+        storage.write(
+            path,
+            header,
+            {"model": pipeline.model, "nominal": pipeline.nominal},
+            {"seen": self.seen_, "scores": self.scores_},
+        )
 
     @classmethod
     def load(cls, path: str | Path, problem: DecisionProblem, **settings: Any) -> Self:
@@ -478,6 +651,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
-        learner.history_, learner.report_ = {}, Report()
+        learner.history_, learner.report_, learner.calibration_rows_ = {}, Findings(), None
+        learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
+        learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))
+        learner.calibration_ = storage.restored_calibration(path, header)
+        learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         learner.pipeline_.eval()
         return learner

@@ -106,6 +106,12 @@ class Stage(Settings):
             not move with θ on some of the training data, if the other does no better on validation data; a layer that
             was handed in keeps its own.
         smoothing: of the second: the level at which smoothing begins.
+        violations: of the second: the largest share of outcomes at which ``dro.always`` and ``dro.chance`` may fail on
+            data; means and CVaRs in constraints may then not exceed their bounds there. Held by an augmented Lagrangian
+            whose multipliers follow validation data; None leaves constraints to the sets alone.
+        coverage: of the second: the probability with which sets are to hold their outcomes. In every batch each half
+            scales the sets of the other, so that decisions are those of calibrated sets, and what is learnt is their
+            shape. The learner must then be calibrated too: ``fit(calibration_share=0.2)`` does so at its end.
     """
 
     epochs: int = 30
@@ -119,6 +125,8 @@ class Stage(Settings):
     temperature: Temperature | TemperatureSchedule | None = None
     gradient: Literal["auto", "exact", "smoothed"] = "auto"
     smoothing: float = 1e-2
+    violations: float | None = None
+    coverage: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("patience", 1)):
@@ -132,6 +140,10 @@ class Stage(Settings):
                 raise ModelError(f"{name} must be positive and finite, not {value!r}.")
         if not number("anchor", self.anchor) >= 0:
             raise ModelError(f"anchor must not be negative, but is {self.anchor!r}.")
+        if self.violations is not None and not 0 <= number("violations", self.violations) < 1:
+            raise ModelError(f"violations must lie in [0, 1), not {self.violations!r}.")
+        if self.coverage is not None and not 0 < number("coverage", self.coverage) < 1:
+            raise ModelError(f"coverage must lie between 0 and 1, both excluded, not {self.coverage!r}.")
         for name, known in (("locations", ("nominal", "outcomes")), ("gradient", ("auto", "exact", "smoothed"))):
             if getattr(self, name) not in known:
                 raise ModelError(f"{name} must be one of {list(known)}, not {getattr(self, name)!r}.")

@@ -17,20 +17,25 @@ from torch import Tensor, nn
 
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
+from drolayers.learning.calibration import Calibration, checked_scales
 from drolayers.learning.settings import Annealed, Network, Settings, Stage
 from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
 
-FORMAT = 2
+FORMATS = (2, 3)
+"""Those that can be read; sets with a scale have the second, which a reader that knows of none must not take."""
 KINDS: tuple[Any, ...] = (Annealed, RelativeTemperature)
 SCHEDULES = ("rate", "temperature")
 NOMINALS: dict[str, type[NominalDistribution]] = {"KNN": KNN, "Kernel": Kernel, "Forest": Forest}
 
 
-def write(path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module]) -> None:
-    """Write the tensors of some modules under a header; the file appears whole or not at all."""
-    tensors: dict[str, Tensor] = {}
+def write(
+    path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module], more: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the tensors of some modules, and more, under a header; the file appears whole or not at all."""
+    tensors: dict[str, Tensor] = dict(more or {})
+    format_ = FORMATS[header.get("calibration") is not None]
     for part, module in parts.items():
         for name, value in module.state_dict().items():
             if not isinstance(value, Tensor):
@@ -40,7 +45,7 @@ def write(path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module])
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        save_file(tensors, str(unfinished), metadata={"drolayers": json.dumps({"format": FORMAT, **header})})
+        save_file(tensors, str(unfinished), metadata={"drolayers": json.dumps({"format": format_, **header})})
         unfinished.replace(target)
     except (OSError, SafetensorError) as error:
         unfinished.unlink(missing_ok=True)
@@ -61,8 +66,8 @@ def read(path: str | Path, tensors: bool = True) -> tuple[dict[str, Any], dict[s
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise ModelError(f"{path} cannot be read as a saved learner: {error}") from error
     known = {"format", "inputs", "parameters", "model", "nominal", "projection", "pretraining", "training", "seed"}
-    if not isinstance(header, dict) or header.get("format") != FORMAT or not known <= set(header):
-        raise ModelError(f"{path} is not a saved learner of format {FORMAT}.")
+    if not isinstance(header, dict) or header.get("format") not in FORMATS or not known <= set(header):
+        raise ModelError(f"{path} is not a saved learner of format {' or '.join(map(str, FORMATS))}.")
     return header, found
 
 
@@ -152,6 +157,17 @@ def restored(path: str | Path, header: dict[str, Any], given: Mapping[str, Any])
         found[name] = None if header[name] is None else _made(path, name, Stage, header[name])
     found["seed"] = header["seed"]
     return {name: value for name, value in found.items() if given.get(name) is None}
+
+
+def restored_calibration(path: str | Path, header: dict[str, Any]) -> Calibration | None:
+    """The scale of the sets, and what it promises."""
+    found = header.get("calibration")
+    if found is None:
+        return None
+    try:
+        return Calibration(**{**found, "scale": checked_scales([found["scale"]])[0]})
+    except (TypeError, KeyError, ModelError) as error:
+        raise ModelError(f"{path} describes its calibration badly: {error}") from error
 
 
 def _made(path: str | Path, name: str, kind: Any, values: dict[str, Any]) -> Any:
