@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Literal, Self
@@ -25,6 +27,7 @@ from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import check_enough, fingerprint
+from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Findings
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.judged import Judged
@@ -35,6 +38,7 @@ from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import prediction_loss
 from drolayers.learning.settings import (
+    RATE,
     Network,
     Settings,
     Stage,
@@ -84,7 +88,7 @@ class DecisionFocusedLearner(Judged, Decider):
         projection: Projection | str | None = "auto",
         layer: DROLayer | None = None,
         *,
-        pretraining: Stage | None = Stage(epochs=40, rate=1e-2),  # noqa: B008 (immutable)
+        pretraining: Stage | None = Stage(epochs=40),  # noqa: B008 (immutable)
         training: Stage | None = Stage(),  # noqa: B008
         objective: Objective | Literal["mean"] | None = "mean",
         trainer: Trainer = Trainer(),  # noqa: B008
@@ -181,15 +185,19 @@ class DecisionFocusedLearner(Judged, Decider):
             if isinstance(self.model, nn.Module):
                 what["answers"] = storage.answers(self.pipeline_.model, training.Z)
             # Learners that differ in the second training only share the first, and each goes on from the other.
-            later = {name: what.pop(name) for name in ("training", "objective")}
+            later = {name: what.pop(name) for name in ("training", "objective")} | {"budget": self.trainer.budget}
             claim(folder, self.trainer.resume, what, training, held_out)
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
         self.history_: dict[str, list[dict[str, float]]] = {}
-        self._pretrain(training, held_out)
+        stage = self.training
+        # What the pre-trained model would be is compared by its cost alone: not where constraints are held on data.
+        compares = stage is not None and stage.epochs and stage.violations is None and self.trainer.budget
+        comparison = self._comparison(training, held_out) if compares and held_out is not None else None
+        self._pretrain(training, held_out, comparison)
         if self.training is not None and self.training.epochs:
-            module = self._decision_module(self.training, training)
-            self._train("decision", module, self.training, training, held_out)
+            self._train_on_decisions(self.training, training, held_out, comparison)
+        self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
         if self._uncalibrated and self.calibration_rows_ is not None:
             assert self.training is not None
@@ -266,7 +274,22 @@ class DecisionFocusedLearner(Judged, Decider):
         Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
         pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
 
-    def _pretrain(self, training: Examples, held_out: Examples | None) -> None:
+    def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
+        """What trains in several ways and judges by validation data."""
+        stage, objective = self.training or Stage(), checked_objective(self.objective)
+        judge = DecisionModule(
+            self.pipeline_, None, None, rate_schedule(stage), objective=objective, coverage=stage.coverage
+        )
+
+        def run(stage: Stage, name: str) -> None:
+            self._train(name, self._decision_module(stage, training), stage, training, held_out)
+
+        projections = [self.pipeline_.projection]
+        if self.projection == "auto":
+            projections.append(None)
+        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections)
+
+    def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
         ambiguity, stage = self.problem.ambiguity, self.pretraining
         if not isinstance(ambiguity, MomentSet | Centred):
@@ -283,20 +306,57 @@ class DecisionFocusedLearner(Judged, Decider):
         if loss is None or not loss.fits:
             return
         outcomes = stage.locations == "outcomes"
-        module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
-        self._train("prediction", module, stage, training, held_out)
+
+        def run(stage: Stage, name: str) -> None:
+            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
+            self._train(name, module, stage, training, held_out)
+
+        rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]
+        if comparison is None or len(rates) == 1:
+            run(stage.but(rate=rates[0]), "prediction")
+            return
+        for k, rate in enumerate(rates):
+            name = f"prediction/trial-{k}" if k else "prediction"
+            comparison.begun(f"pre-trained, rate {rate:.2g}", partial(run, stage.but(rate=rate), name))
+
+    def _train_on_decisions(
+        self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None
+    ) -> None:
+        """The second training, with what was left to us chosen on validation data."""
+        if comparison is None:
+            self._train("decision", self._decision_module(stage, training), stage, training, held_out)
+            return
+        projections = comparison.settle("pre-trained")
+        gradients = [self._gradient(stage, training)]
+        rates = [RATE, *RATES] if stage.rate == "auto" else [stage.rate]
+        if stage.gradient == "auto" and gradients[0] != "auto":
+            gradients += [other for other in ("exact", "smoothed") if other != gradients[0]]
+        choice = Choice(projections[0], stage.but(gradient=gradients[0], rate=rates[0]))
+        questions: list[Callable[[Choice], list[Choice]]] = [
+            lambda best: [replace(best, projection=other) for other in projections[1:]],
+            lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
+            lambda best: [replace(best, stage=best.stage.but(rate=other)) for other in rates[1:]],
+        ]
+        comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
+
+    def _gradient(self, stage: Stage, training: Examples) -> str:
+        """The gradient that a training takes: "auto" where there is no choice to be made."""
+        layer = self.pipeline_.layer
+        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
+        free = set(self.problem.variables) - set(self.problem.integer_variables)
+        if stage.gradient != "auto" or isinstance(layer.gradient, Smoothed) or not able or not free:
+            return stage.gradient
+        z, _, rows, known = training.batch(list(range(min(len(training), 50))))
+        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known) > STILL else "exact"
 
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
         pipeline, layer = self.pipeline_, self.pipeline_.layer
-        chosen = isinstance(layer.gradient, Smoothed)
         z, y, rows, known = training.batch(list(range(min(len(training), 50))))
-        smoothed = stage.gradient == "smoothed"
+        gradient = self._gradient(stage, training)
+        smoothed = gradient == "smoothed"
         if stage.gradient == "exact":
             layer.gradient = "exact"
-        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
-        if stage.gradient == "auto" and not chosen and able:
-            smoothed = pipeline.still(z, rows, self._typical, known) > STILL
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
@@ -319,7 +379,10 @@ class DecisionFocusedLearner(Judged, Decider):
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
         data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
-        self.history_[name] = train(name, module, data, stage, self.trainer)
+        trial = "/" in name
+        logged = train(name, module, data, stage, self.trainer.but(progress=False) if trial else self.trainer)
+        if not trial:
+            self.history_[name] = logged
 
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
         """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
@@ -444,7 +507,7 @@ class DecisionFocusedLearner(Judged, Decider):
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
-        learner.history_, learner.calibration_rows_ = {}, None
+        learner.history_, learner.report_, learner.calibration_rows_ = {}, Findings(), None
         learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
         learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))
         learner.calibration_ = storage.restored_calibration(path, header)

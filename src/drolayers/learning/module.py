@@ -13,9 +13,9 @@ from torch import Tensor
 from drolayers.errors import ShapeError
 from drolayers.layer import Decision
 from drolayers.learning.calibration import crossed
-from drolayers.learning.data import Batch
+from drolayers.learning.data import Batch, Examples
 from drolayers.learning.objectives import Mean, Objective
-from drolayers.learning.pipeline import Pipeline, timed
+from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import GaussianLoss, PredictionLoss
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 from drolayers.learning.violations import Violations
@@ -23,6 +23,9 @@ from drolayers.learning.violations import Violations
 
 class _Training(pl.LightningModule):
     """What both trainings share: the optimiser, and decisions on validation data."""
+
+    monitor: str
+    """By which loss on validation data the best epoch is told."""
 
     def __init__(self, pipeline: Pipeline, rate: RateSchedule) -> None:
         super().__init__()
@@ -57,6 +60,8 @@ class PredictionModule(_Training):
         location_epochs: epochs on the first term alone.
         outcomes: whether locations are fitted to the outcomes themselves rather than to their neighbours.
     """
+
+    monitor = "val_prediction_loss"
 
     def __init__(
         self,
@@ -112,6 +117,8 @@ class DecisionModule(_Training):
         coverage: with which probability sets are to hold their outcomes: each half of a batch is scaled by what the
             other half asks for. None leaves sets as they are.
     """
+
+    monitor = "val_decision_loss"
 
     def __init__(
         self,
@@ -181,6 +188,19 @@ class DecisionModule(_Training):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
         return found
+
+    @torch.no_grad()
+    def measured(self, data: Examples, chunk: int = 256) -> tuple[float, float]:
+        """The mean objective over the items of some data that have a decision, and the share of these."""
+        found = []
+        with evaluating(self.pipeline):
+            for rows in torch.arange(len(data)).split(chunk):
+                z, y, numbers, table = data.batch(rows.tolist())
+                found.append(self.pipeline(z, numbers, table, self._resize(y)))
+        decision = Decision.cat(found)
+        solved = int(decision.ok.sum())
+        total = float(self._loss(decision, data.Y, data.known).sum())
+        return total / solved if solved else float("inf"), solved / max(len(data), 1)
 
     def _held(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """What data say of the constraints is noted, and where they are held, charged."""
