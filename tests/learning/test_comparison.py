@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import drolayers as dro
-from tests.learning.small import learner, sales, shop, weights
+from tests.learning.small import learner as quick
+from tests.learning.small import sales, shop, weights
 
 Z, Y = sales(20)
 HELD = sales(12, seed=1)
+
+
+def learner(problem: dro.DecisionProblem, **settings: Any) -> dro.DecisionFocusedLearner:
+    """A quick one that compares."""
+    return quick(problem, **{"trainer__budget": 0.75, **settings})
 
 
 def test_the_best_of_all_trials_decides_and_the_budget_is_kept() -> None:
