@@ -67,7 +67,7 @@ def run(task: Task, work: Path, data: Path) -> Outcome:
         built.problem,
         projection=None,
         training=dro.Stage(coverage=level) if how == "trained" else None,
-        trainer=dro.Trainer(work, resume=True, progress=False),
+        trainer=dro.Trainer(progress=False),
         seed=task.seed,
     )
     learner.fit(*split.training).calibrate(*split.calibration, coverage=level)
