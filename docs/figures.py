@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).with_name("assets") / "figures"
-SOURCES = (Path(__file__), Path(__file__).parents[1] / "src" / "drolayers" / "plot.py")
+LIBRARY = Path(__file__).parents[1] / "src" / "drolayers"
+SOURCES = (Path(__file__), LIBRARY / "plot.py", LIBRARY / "plot_promises.py")
 RED, GREY, INK = "#c0392b", "#7f8c8d", "#2c3e50"
 
 
@@ -316,6 +317,58 @@ def chance() -> Figure:
     return made
 
 
+def promised() -> tuple[Any, Any]:
+    """A shop whose sets were scaled on rows that were held out, and fresh data."""
+    import cvxpy as cp
+    import numpy as np
+
+    import drolayers as dro
+
+    def draw(count: int, seed: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng(seed)
+        Z = rng.uniform(size=(count, 2))
+        return Z, 4 + 2 * Z + (0.5 + Z) * rng.normal(size=(count, 2)).clip(-4, 4)
+
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    cost = cp.sum(x) + cp.sum(cp.maximum(4 * (y - x), x - y))
+    problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    learner = dro.DecisionFocusedLearner(
+        problem,
+        dro.Network(hidden=(8,)),
+        projection=None,
+        pretraining=dro.Stage(epochs=10),
+        training=dro.Stage(epochs=12, rate=5e-2),
+        trainer=dro.Trainer(progress=False),
+    )
+    return learner.fit(*draw(200, 0), calibration_share=0.3), draw(1000, 1)
+
+
+def certified() -> Figure:
+    """Certificates before and after calibration."""
+    from drolayers import plot
+
+    learner, fresh = promised()
+    made, row = figure(1, 2, size=(7.6, 3.0), sharex=True, sharey=True)
+    plot.certified(learner, *fresh, axes=row[0])
+    learner.calibrate(disappointment=0.1)
+    plot.certified(learner, *fresh, axes=row[1])
+    for axes, title in zip(row, ("as trained", "calibrated"), strict=True):
+        axes.set(title=title)
+    row[1].set(ylabel="")
+    return made
+
+
+def coverage() -> Figure:
+    """Coverage against level."""
+    from drolayers import plot
+
+    learner, fresh = promised()
+    learner.calibrate(coverage=0.9)
+    made, axes = figure(size=(4.2, 2.8))
+    plot.coverage(learner, *fresh, axes=axes)
+    return made
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "sigma": sigma,
     "mu": mu,
@@ -327,6 +380,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "surrogate": surrogate,
     "gradients": gradients,
     "chance": chance,
+    "certified": certified,
+    "coverage": coverage,
 }
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         SolveError,
     )
     from drolayers.layer import Decision, DROLayer
-    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer
+    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer, choose
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Derivative, Status
@@ -74,6 +74,7 @@ _HOME = {
     "Wasserstein": "ambiguity.wasserstein",
     "always": "cost.risk",
     "chance": "cost.risk",
+    "choose": "learning",
     "cvar": "cost.risk",
     "expected": "cost.risk",
     "fragility": "cost.risk",
@@ -123,6 +124,7 @@ __all__ = [
     "Wasserstein",
     "always",
     "chance",
+    "choose",
     "cvar",
     "expected",
     "fragility",

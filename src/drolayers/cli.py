@@ -89,13 +89,17 @@ def run(
         trainings = _learn(own, folder, everything[:kept], resume, not quiet and sys.stderr.isatty())
         found = _compare(own.problem, trainings, everything, kept) if held else []
         note = {"problem": PROBLEM, "covariates": covariates, "outcomes": outcomes}
-        list(trainings.values())[-1].save(folder / MODEL, note)
+        last, rest = list(trainings.values())[-1], everything[kept:]
+        told = str(last.report(rest.Z, rest.Y, rest.known)).splitlines() if held else []
+        last.save(folder / MODEL, note)
         with replacing(copy) as unfinished:
             unfinished.write_bytes(source)
-        written = {**note, "rows": found, "written": time.strftime("%Y-%m-%d %H:%M")}
+        written = {**note, "rows": found, "report": told, "written": time.strftime("%Y-%m-%d %H:%M")}
         with replacing(folder / RESULTS) as unfinished:
             unfinished.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         _show(f"{problem.stem}: {kept} rows to learn from, {held} to compare on", found)
+        if told:
+            Console().print(*told, sep="\n", markup=False, highlight=False, soft_wrap=True)
         Console().print(f"Saved in {folder}: {MODEL}, {PROBLEM}, {RESULTS}, and logs for TensorBoard.", highlight=False)
 
 

@@ -112,6 +112,7 @@ class DecisionProblem:
         )
         self.program: ConeProgram = program
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
+        self._tails = [[TorchCost(tail) for tail, _ in r.tails] for r in self.rules]
         self._engine = default_engine()
         self._decisions = Decisions(
             self._plain,
@@ -301,6 +302,34 @@ class DecisionProblem:
         return {
             r.constraint: self._at(outcome, x, y, known) for r, outcome in zip(self.rules, self._outcomes, strict=True)
         }
+
+    def missed(
+        self,
+        x: Chosen,
+        y: Tensor,
+        known: Known | None = None,
+        weights: Tensor | None = None,
+        allowed: float | None = None,
+    ) -> dict[cp.Constraint, Float[Tensor, ""]]:
+        """What data say of every constraint with a worst case, over all items; differentiable.
+
+        How often ``dro.always`` and ``dro.chance`` do not hold; by how much the mean of ``dro.expected`` and the CVaR
+        of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative: room to spare).
+
+        Args:
+            x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
+            y: outcomes ``(batch, *shape)``, or flat.
+            known: values of ``problem.known``.
+            weights: of the items, or of their candidates.
+            allowed: a share in place of which the (1 - allowed)-quantile of the largest row is taken, which is positive
+                where ``dro.always`` or ``dro.chance`` fail more often, and has a derivative.
+        """
+        found = {}
+        flat = None if weights is None else weights.reshape(-1)
+        for r, outcome, tails in zip(self.rules, self._outcomes, self._tails, strict=True):
+            values, *parts = (self._at(e, x, y, known).flatten(0, -2) for e in (outcome, *tails))
+            found[r.constraint] = r.missed(values, parts, flat, allowed)
+        return found
 
     def _at(self, expression: TorchCost, x: Chosen, y: Tensor, known: Known | None) -> Tensor:
         """An expression of the decision and y at an outcome."""

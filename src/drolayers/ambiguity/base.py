@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -302,3 +302,30 @@ class AmbiguitySet(Theta, ABC):
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
     ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
         """What a distribution uses of every bound, and the bounds."""
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """θ of the same set, ``factor`` times as large about its centre; differentiable.
+
+        Args:
+            theta: flat.
+            factor: one for all items or one an item, ``(batch,)``.
+
+        Raises:
+            ModelError: the set has no size that is learnt.
+        """
+        raise ModelError(f"{self!r} has no size to scale: use a set whose radius or bounds are learnt.")
+
+    def grown(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor, powers: Mapping[str, float]) -> Tensor:
+        """θ with some parameters multiplied by a power of a factor, one for all items or one an item."""
+        values, by = self.unpack(theta), torch.as_tensor(factor).to(theta).expand(len(theta))
+        for name, power in powers.items():
+            values[name] = values[name] * (by**power).reshape(-1, *[1] * (values[name].dim() - 1))
+        return self.pack(values)
+
+    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The smallest t for which the set, scaled by t, holds an outcome by itself; differentiable.
+
+        Raises:
+            ModelError: the set has no scale by which to measure outcomes.
+        """
+        raise ModelError(f"{self!r} has no scale for single outcomes: calibrate its value, with disappointment=.")

@@ -232,6 +232,42 @@ class MomentSet(AmbiguitySet):
                 found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
+    @cached_property
+    def _powers(self) -> dict[int, float]:
+        """The degree of every moment whose bound is a size that is learnt."""
+        return {i: m.degree for i, m in enumerate(self.moments) if m.sigma is None and not m.signed}
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """Every learnt bound of a nonnegative moment of degree p times factorᵖ, each about its own centre.
+
+        So deviations from the centre may be ``factor`` times as large. Sets grow with the factor, one inside the other.
+        Bounds that were given stay as they are, and so do those that may be negative (``Linear``): they have no centre.
+        Where degrees are mixed in one moment, its bound grows with the factor itself.
+        """
+        if not self._powers:
+            raise ModelError(f"{self!r} has no size to scale: let the bound of a nonnegative moment be learnt.")
+        return self.grown(theta, factor, {self._name(i, "sigma"): degree for i, degree in self._powers.items()})
+
+    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The smallest t for which the set, scaled by t, holds the distribution that is certain of y; differentiable.
+
+        That is max (g_i(y)/σ_i)^(1/p_i), and infinite where a bound that does not scale forbids it. Where this is at
+        most t, the scaled set's worst case is not below the cost at y, whatever the cost. For a box or an ellipsoid of
+        the mean, ``Mean(sigma=None)`` or ``Norm(2, A=...)``, and a cost that is affine in y it is the worst case over
+        the outcomes of that box or ellipsoid itself, as for ``dro.Outcomes``; for other costs it is more cautious.
+        """
+        theta, y = theta.double(), self.y.rows(y).to(theta).double()
+        values = self.values(theta, y[:, None])[:, 0].split([m.bounds for m in self.moments], 1)
+        found = []
+        for i, (moment, value, sigma) in enumerate(zip(self.moments, values, self.sigmas(theta), strict=True)):
+            if i in self._powers:
+                share = value.clamp(min=FLOOR) / sigma.clamp(min=FLOOR)
+                found.append(share ** (1.0 / moment.degree))
+            else:
+                room = 1e-9 * torch.maximum(value.abs(), sigma.abs()).detach()
+                found.append(torch.where(value <= sigma + room, 0.0, torch.inf))
+        return torch.cat(found, 1).amax(1)
+
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:

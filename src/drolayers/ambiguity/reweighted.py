@@ -223,6 +223,10 @@ class Divergence(Reweighted):
         radius = torch.tensor(0.1, dtype=torch.float64)
         return {"radius": Typical(radius, radius, positive=True, meaningful=False)}
 
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """The radius, as the divergence counts it: that of ``"chi2"`` grows with the square of the difference."""
+        return self.grown(theta, factor, {"radius": 1.0})
+
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:

@@ -131,6 +131,16 @@ class Sets(Theta):
         pairs = zip(self.members, self._prefixes, strict=True)
         return {n: value for other, prefix in pairs for n, value in _prefixed(prefix, other.typical(y)).items()}
 
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """θ of sets ``factor`` times as large, each about its own centre; those without parameters stay."""
+        pairs = zip(self.members, self.parts(theta), strict=True)
+        return torch.cat([other.scaled(part, factor) if other.size else part for other, part in pairs], 1)
+
+    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The smallest t for which every set, scaled by t, holds an outcome by itself; differentiable."""
+        pairs = zip(self.members, self.parts(theta), strict=True)
+        return torch.stack([other.scores(part, y) for other, part in pairs]).amax(0)
+
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:

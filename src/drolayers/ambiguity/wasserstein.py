@@ -285,6 +285,10 @@ class Wasserstein(AmbiguitySet):
             found["metric"] = Typical(matrix[0], unit, meaningful=False)
         return found
 
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """The radius: mass may go so many times as far."""
+        return self.grown(theta, factor, {"radius": 1.0})
+
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:

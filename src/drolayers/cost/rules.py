@@ -27,10 +27,15 @@ from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
 from drolayers.errors import ModelError
+from drolayers.tails import cvar, quantile
 from drolayers.uncertainty import Uncertain
 
 ROUNDING = 1e-6
 """Excess that is none, relative to the largest row: decisions come from solvers that stop a little outside."""
+
+
+NARROW = 0.02
+"""Mass on either side of a quantile, at least, over which it is smoothed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +70,7 @@ class Rule:
         left: the rows that must not be positive, in the variables above the worst cases.
         outcome: the same at one outcome, in the decision and ``y``.
         parts: the worst cases; of ``always`` and of sums by row, one for every row.
+        tails: what each CVaR contributes to the rows at one outcome, and its level; a single one, with all the rest.
     """
 
     constraint: cp.Constraint
@@ -73,6 +79,7 @@ class Rule:
     left: cp.Expression
     outcome: cp.Expression
     parts: tuple[Part, ...]
+    tails: tuple[tuple[cp.Expression, float], ...] = ()
 
     @cached_property
     def holds(self) -> cp.Constraint:
@@ -115,15 +122,41 @@ class Rule:
             found.append(np.flatnonzero(np.concatenate([s[0].numpy().ravel(order="F") for s in slopes])).tolist())
         return found
 
-    def missed(self, outcomes: Float[Tensor, "point row"]) -> float:
-        """What data say of g(x, y) ≤ 0: how often it does not hold, or the excess of its mean, or of its CVaR."""
-        if self.kind in (Kind.ALWAYS, Kind.CHANCE):
-            rounding = ROUNDING * float(outcomes.abs().max())
-            return float((outcomes > rounding).any(1).double().mean())
-        if self.kind in (Kind.EXPECTED, Kind.FRAGILITY):
-            return float(outcomes.mean(0).max())
-        worst, size = outcomes.amax(1).sort(descending=True).values, (1.0 - self.level) * len(outcomes)
-        return float(worst @ (size - torch.arange(len(worst)).to(worst)).clamp(0.0, 1.0)) / size
+    @property
+    def counted(self) -> bool:
+        """Whether data say how often it does not hold, rather than by how much."""
+        return self.kind in (Kind.ALWAYS, Kind.CHANCE)
+
+    def missed(
+        self,
+        outcomes: Float[Tensor, "point row"],
+        tails: Sequence[Float[Tensor, "point row"]] = (),
+        weights: Float[Tensor, "point"] | None = None,
+        allowed: float | None = None,
+    ) -> Float[Tensor, ""]:
+        """What data say of g(x, y) ≤ 0: how often it does not hold, or the largest row's excess; differentiable.
+
+        On data an expectation is the mean and a CVaR that of the points, each worst case by itself.
+
+        Args:
+            outcomes: g(x, y).
+            tails: the values of ``tails``.
+            weights: of the points; all alike unless given.
+            allowed: a share is a step function, without a derivative. With this one, the (1 - allowed)-quantile of the
+                largest row takes its place, which is positive where the share is larger.
+        """
+        if not len(outcomes):
+            return outcomes.new_full((), torch.nan)
+        share = torch.full_like(outcomes[:, 0], 1.0 / len(outcomes)) if weights is None else weights / weights.sum()
+        if self.counted:
+            worst = outcomes.amax(1)
+            if allowed is not None:
+                return quantile(worst, 1.0 - allowed, max(0.5 * allowed, NARROW), share)
+            return share @ (worst > ROUNDING * outcomes.detach().abs().max()).to(share)
+        found = share @ (outcomes - sum(tails, torch.zeros_like(outcomes)))
+        for values, (_, level) in zip(tails, self.tails, strict=True):
+            found = found + torch.stack([cvar(row, level, share) for row in values.unbind(1)])
+        return found.max()
 
     @property
     def affine(self) -> bool:
@@ -171,7 +204,23 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain) -> 
         )
     outcome = replaced(expression, {id(node): node.expression for node in found})
     kind = min((node.kind for node in found), key=list(Kind).index)
-    return Rule(constraint, kind, max(node.level for node in found), left, cp.vec(outcome, order="F"), parts)
+    level, tails = max(node.level for node in found), _tails(expression, found, outcome)
+    return Rule(constraint, kind, level, left, cp.vec(outcome, order="F"), parts, tails)
+
+
+def _tails(
+    expression: cp.Expression, found: Sequence[Worst], outcome: cp.Expression
+) -> tuple[tuple[cp.Expression, float], ...]:
+    """What each CVaR of an expression that is affine in its worst cases contributes at one outcome."""
+    of = [node for node in found if node.kind is Kind.CVAR]
+    if len(found) == 1:
+        return tuple((cp.vec(outcome, order="F"), node.level) for node in of)
+    zeros: dict[int, cp.Expression] = {id(node): cp.Constant(np.zeros(node.shape)) for node in found}
+    alone = replaced(expression, dict(zeros))
+    return tuple(
+        (cp.vec(replaced(expression, {**zeros, id(node): node.expression}) - alone, order="F"), node.level)
+        for node in of
+    )
 
 
 class Nominally(Wrap):

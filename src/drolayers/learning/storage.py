@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from drolayers import files
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
+from drolayers.learning.calibration import Calibration, checked_scales
 from drolayers.learning.headers import check_header
 from drolayers.learning.settings import Annealed, Network, Settings, Stage
 from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
@@ -29,9 +30,11 @@ SCHEDULES = ("rate", "temperature")
 NOMINALS: dict[str, type[NominalDistribution]] = {"KNN": KNN, "Kernel": Kernel, "Forest": Forest}
 
 
-def write(path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module]) -> None:
-    """Write the tensors of some modules under a header; the file appears whole or not at all."""
-    tensors: dict[str, Tensor] = {}
+def write(
+    path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module], more: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the tensors of some modules, and more, under a header; the file appears whole or not at all."""
+    tensors: dict[str, Tensor] = dict(more or {})
     for part, module in parts.items():
         for name, value in module.state_dict().items():
             if not isinstance(value, Tensor):
@@ -160,6 +163,17 @@ def restored(path: str | Path, header: dict[str, Any], given: Mapping[str, Any])
         found[name] = None if header[name] is None else _made(path, name, Stage, header[name])
     found["seed"] = header["seed"]
     return {name: value for name, value in found.items() if given.get(name) is None}
+
+
+def restored_calibration(path: str | Path, header: dict[str, Any]) -> Calibration | None:
+    """The scale of the sets, and what it promises."""
+    found = header.get("calibration")
+    if found is None:
+        return None
+    try:
+        return Calibration(**{**found, "scale": checked_scales([found["scale"]])[0]})
+    except (TypeError, KeyError, ModelError) as error:
+        raise ModelError(f"{path} describes its calibration badly: {error}") from error
 
 
 def _made(path: str | Path, name: str, kind: Any, values: dict[str, Any]) -> Any:

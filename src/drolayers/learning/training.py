@@ -78,9 +78,9 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
             "resume=False to begin again."
         )
     if not resume:
-        for stage in STAGES:
+        for stage in [*(folder / name for name in STAGES), *folder.glob("*/trial-*")]:
             for old in (DONE, "run.txt", *CHECKPOINTS):
-                (folder / stage / old).unlink(missing_ok=True)
+                (stage / old).unlink(missing_ok=True)
     _write_whole(mark, digest.hexdigest())
 
 
@@ -140,7 +140,7 @@ def interruptible() -> Iterator[None]:
 def train(
     name: str, module: pl.LightningModule, data: ExampleData, stage: Stage, where: Trainer
 ) -> list[dict[str, float]]:
-    """Run a stage, leave the module at its best epoch by ``val_<name>_loss``, and return what was logged.
+    """Run a stage, leave the module at its best epoch by what it monitors, and return what was logged.
 
     Args:
         name: of the stage, and of its folder.
@@ -157,7 +157,7 @@ def train(
             _restore(module, best, last)
             return rows
         history = _History()
-        monitor = None if data.validation is None else f"val_{name}_loss"
+        monitor = None if data.validation is None else str(module.monitor)
         trainer = _trainer(stage, where, folder, monitor, history)
         with warnings.catch_warnings(), interruptible():
             # Lightning's advice on workers and intervals does not apply to data that lie in memory.
