@@ -66,6 +66,44 @@ def test_losses_of_moment_sets_are_added_up() -> None:
         torch.testing.assert_close(PredictionLosses(problem.sets, Y)(theta, nominal, phase), one[0] + one[1])
 
 
+def test_all_sets_grow_and_hold_outcomes_together() -> None:
+    """An outcome is covered where every set holds it, and one factor scales all; else there is no promise."""
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    own, cost = dro.Outcomes(y).named("service"), cp.sum(cp.abs(y - x))
+    rule = dro.always(cp.sum(y) <= cp.sum(x) + 5.0, ambiguity=own)
+    problem = dro.DecisionProblem(cost, [rule], dro.MomentSet(y, [m.SquaredNorm()]))
+    Z, Y = sales()
+    theta = torch.cat([t.centre.reshape(-1) for t in problem.sets.typical(torch.as_tensor(Y)).values()])[None]
+    outcomes = torch.as_tensor(Y)
+    found = problem.sets.scores(theta.expand(len(Y), -1), outcomes)
+    each = [
+        one.scores(part.expand(len(Y), -1), outcomes)
+        for one, part in zip(problem.sets.members, problem.sets.parts(theta), strict=True)
+    ]
+    torch.testing.assert_close(found, torch.maximum(*each))
+    torch.testing.assert_close(
+        problem.sets.scores(problem.sets.scaled(theta, 2.0).expand(len(Y), -1), outcomes), found / 2
+    )
+    made = learner(problem, training=None).fit(Z, Y, calibration_share=0.5)
+    rows = made.calibration_rows_
+    assert rows is not None
+    made.calibrate(coverage=0.6)
+    assert made.coverage(rows.Z, rows.Y).rate >= 0.6
+    ball, _, _ = service()
+    with pytest.raises(dro.ModelError, match="no scale for single outcomes"):
+        ball.sets.scores(torch.ones(len(Y), ball.size, dtype=torch.float64), outcomes)
+
+
+def test_the_cost_s_set_is_drawn_beside_others() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    rule = dro.expected(cp.sum(y), ambiguity=dro.MomentSet(y, [m.SquaredNorm()])) <= cp.sum(x)
+    problem = dro.DecisionProblem(cp.sum(cp.abs(y - x)), [rule], dro.Outcomes(y))
+    theta = torch.tensor([[1.0, 2.0, 0.3, 0.5, 0.9, 1.8, 0.4]], dtype=torch.float64)
+    axes = dro.plot.worst_case(problem, dro.DROLayer(problem)(theta), theta)
+    edge = next(line for line in axes.get_lines() if line.get_label() == "set").get_xydata()
+    np.testing.assert_allclose([edge.min(0), edge.max(0)], [[0.7, 1.5], [1.3, 2.5]], rtol=1e-6)
+
+
 def test_baselines_take_one_set_for_all() -> None:
     """Sample averages mean the data themselves, whatever set a constraint names."""
     problem, x, _ = service()
