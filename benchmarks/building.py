@@ -1,6 +1,6 @@
 """Processor time and memory to build problems, how both grow, and one solve against Clarabel through CVXPY.
 
-    python benchmarks/building.py [--quick] [--only portfolio,moments,newsvendor,vectors,solve]
+    python benchmarks/building.py [--quick] [--only portfolio,moments,newsvendor,rows,vectors,solve]
 
 Building is the construction of a ``DecisionProblem``, the compiled program included. Each size is built in a process of
 its own, so that its peak memory is its own; what the imports take is taken off. The exponent is the slope of log
@@ -15,6 +15,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -80,6 +81,17 @@ def vectors(items: int, kind: str) -> dro.DecisionProblem:
     return dro.DecisionProblem(cost, [], dro.MomentSet(y, sets[kind]))
 
 
+def rows(items: int, kind: str) -> dro.DecisionProblem:
+    """The newsvendor with a bound on the expected shortage of every item."""
+    y, x = dro.Uncertain(items, dro.support.Nonnegative()), cp.Variable(items, nonneg=True)
+    sets: dict[str, Callable[[], Any]] = {
+        "square": lambda: dro.MomentSet(y, [dro.moments.SquaredNorm()]),
+        "ball": lambda: dro.Wasserstein(y, 20),
+        "chi2": lambda: dro.Divergence(y, 20),
+    }
+    return dro.DecisionProblem(cp.sum(x), [dro.expected(cp.pos(y - x)) <= 0.5], sets[kind]())
+
+
 FAMILIES: dict[str, tuple[Callable[..., dro.DecisionProblem], list[tuple[object, ...]], list[int]]] = {
     "portfolio": (
         portfolio,
@@ -92,6 +104,7 @@ FAMILIES: dict[str, tuple[Callable[..., dro.DecisionProblem], list[tuple[object,
         COUNTS,
     ),
     "newsvendor": (newsvendor, [(0,), (20,)], ITEMS),
+    "rows": (rows, [("square",), ("ball",), ("chi2",)], [15, 30, 60]),
     "vectors": (vectors, [("vectors",), ("one-by-one",), ("one-square",)], [10, 40, 160]),
 }
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).with_name("assets") / "figures"
-SOURCES = (Path(__file__), Path(__file__).parents[1] / "src" / "drolayers" / "plot.py")
+LIBRARY = Path(__file__).parents[1] / "src" / "drolayers"
+SOURCES = (Path(__file__), LIBRARY / "plot.py", LIBRARY / "plot_promises.py")
 RED, GREY, INK = "#c0392b", "#7f8c8d", "#2c3e50"
 
 
@@ -92,24 +93,95 @@ def radius() -> Figure:
 
     atoms = torch.as_tensor(np.random.default_rng(3).uniform(1, 5, (1, 12, 2)))
     nominal = atoms, torch.full((1, 12), 1 / 12, dtype=torch.float64)
-    made, row = figure(1, 3, size=(7.6, 2.9), sharex=True, sharey=True)
-    for axes, (size, order) in zip(row, ((0.3, 2), (1.0, 2), (1.0, 1)), strict=True):
+    made, row = figure(1, 4, size=(9.6, 2.9), sharex=True, sharey=True)
+    for axes, (size, order) in zip(row, ((0.3, 2), (1.0, 2), (1.0, 1), (1.0, np.inf)), strict=True):
         y = dro.Uncertain(2, support=dro.support.Box(0.0, 8.0))
         x = cp.Variable(2, nonneg=True)
         # A far miss is dearer than a near one, so that the worst case is unique for order 1 as well.
         cost = cp.sum(x) + cp.sum(cp.maximum(4.0 * (y - x), 10.0 * (y - x) - 9.0, 0.0))
-        problem = dro.DecisionProblem(cost, [], dro.Wasserstein(y, 12, norm=2 if order == 2 else 1, order=order))
+        problem = dro.DecisionProblem(cost, [], dro.Wasserstein(y, 12, norm=1 if order == 1 else 2, order=order))
         theta = torch.tensor([[size]], dtype=torch.float64)
         best = dro.DROLayer(problem)(theta, nominal).best
         plot.worst_case(problem, best, theta, nominal, axes=axes)
         stock = best[x][0]
         axes.axvline(float(stock[0]), color=INK, ls=":", lw=1.0)
         axes.axhline(float(stock[1]), color=INK, ls=":", lw=1.0)
-        axes.set(title=f"order {order}, radius {size:g}", xlim=(-0.5, 8.5), ylim=(-0.5, 8.5), xlabel="y₁", ylabel="")
+        axes.set(
+            title=f"order {'∞' if order > 2 else order}, radius {size:g}",
+            xlim=(-0.5, 8.5),
+            ylim=(-0.5, 8.5),
+            xlabel="y₁",
+            ylabel="",
+        )
         if axes is not row[0]:
             axes.get_legend().remove()
     row[0].set(ylabel="y₂")
     row[0].legend(frameon=False, loc="upper left", markerscale=0.6)
+    return made
+
+
+def events() -> Figure:
+    """One set for all days, and a mixture of rainy and dry ones."""
+    import cvxpy as cp
+    import numpy as np
+    import torch
+
+    import drolayers as dro
+    from drolayers import plot
+
+    rng = np.random.default_rng(0)
+    days = np.concatenate([rng.gamma(16.0, 0.15, 40), rng.gamma(40.0, 0.2, 20)])
+    nominal = torch.as_tensor(days.reshape(1, 60, 1)), torch.full((1, 60), 1 / 60, dtype=torch.float64)
+    y, stock = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(nonneg=True)
+    moments = [dro.moments.Mean(), dro.moments.Variance()]
+
+    def fitted(some: np.ndarray) -> np.ndarray:
+        return np.array([some.mean(), some.mean(), some.var()])
+
+    rainy, dry = days[days < 4.5], days[days >= 4.5]
+    below, above = y.within(dro.support.Box(hi=4.5)), y.within(dro.support.Box(lo=4.5))
+    mixture = dro.Mixture([dro.MomentSet(below, moments), dro.MomentSet(above, moments)])
+    sets = {
+        "one set": (dro.MomentSet(y, moments), fitted(days)),
+        "a mixture of two": (mixture, np.concatenate([[len(rainy), len(dry)], fitted(rainy), fitted(dry)])),
+    }
+    made, row = figure(1, 2, size=(7.6, 2.6), sharex=True, sharey=True)
+    for axes, (title, (ambiguity, values)) in zip(row, sets.items(), strict=True):
+        problem = dro.DecisionProblem(stock + 4.0 * cp.pos(y[0] - stock), [], ambiguity)
+        theta = torch.as_tensor(values)[None]
+        decision = dro.DROLayer(problem)(theta)
+        plot.worst_case(problem, decision.best, theta, nominal, axes=axes)
+        axes.axvline(float(decision.best[stock]), color=INK, ls=":", lw=1.2)
+        axes.set(title=f"{title}: certified {float(decision.value):.1f}", xlabel="demand y", ylabel="")
+    row[1].get_legend().remove()
+    row[0].set(ylabel="probability")
+    return made
+
+
+def shapes() -> Figure:
+    """The worst outcomes of a robust stock of two products in three shapes."""
+    import cvxpy as cp
+    import torch
+
+    import drolayers as dro
+    from drolayers import plot
+
+    made, row = figure(1, 3, size=(7.6, 2.9), sharex=True, sharey=True)
+    centre, radius = torch.tensor([[4.0, 3.5]]).double(), torch.tensor([[2.0, 1.5]]).double()
+    tilted = torch.tensor([[[2.0, 0.0], [-0.9, 1.2]]]).double()
+    sizes = {"box": {"radius": radius}, "ellipsoid": {"factor": tilted}, "budget": {"radius": radius}}
+    for axes, (kind, size) in zip(row, sizes.items(), strict=True):
+        y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+        problem = dro.DecisionProblem(cp.sum(cp.maximum(4.0 * (y - x), x - y)), [], dro.Outcomes(y, kind))
+        best = dro.DROLayer(problem)({"centre": centre, **size}).best
+        plot.worst_case(problem, best, {"centre": centre, **size}, axes=axes)
+        axes.axvline(float(best[x][0, 0]), color=INK, ls=":", lw=1.0)
+        axes.axhline(float(best[x][0, 1]), color=INK, ls=":", lw=1.0)
+        axes.set(title=kind, xlim=(1.5, 6.5), ylim=(1.5, 5.5), xlabel="y₁", ylabel="")
+        if axes is not row[0]:
+            axes.get_legend().remove()
+    row[0].set(ylabel="y₂")
+    row[0].legend(frameon=False, loc="center left", markerscale=0.6)
     return made
 
 
@@ -275,16 +347,72 @@ def adapt() -> Figure:
     return made
 
 
+def promised() -> tuple[Any, Any]:
+    """A shop whose sets were scaled on rows that were held out, and fresh data."""
+    import cvxpy as cp
+    import numpy as np
+
+    import drolayers as dro
+
+    def draw(count: int, seed: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng(seed)
+        Z = rng.uniform(size=(count, 2))
+        return Z, 4 + 2 * Z + (0.5 + Z) * rng.normal(size=(count, 2)).clip(-4, 4)
+
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    cost = cp.sum(x) + cp.sum(cp.maximum(4 * (y - x), x - y))
+    problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    learner = dro.DecisionFocusedLearner(
+        problem,
+        dro.Network(hidden=(8,)),
+        projection=None,
+        pretraining=dro.Stage(epochs=10),
+        training=dro.Stage(epochs=12, rate=5e-2),
+        trainer=dro.Trainer(progress=False),
+    )
+    return learner.fit(*draw(200, 0), calibration_share=0.3), draw(1000, 1)
+
+
+def certified() -> Figure:
+    """Certificates before and after calibration."""
+    from drolayers import plot
+
+    learner, fresh = promised()
+    made, row = figure(1, 2, size=(7.6, 3.0), sharex=True, sharey=True)
+    plot.certified(learner, *fresh, axes=row[0])
+    learner.calibrate(disappointment=0.1)
+    plot.certified(learner, *fresh, axes=row[1])
+    for axes, title in zip(row, ("as trained", "calibrated"), strict=True):
+        axes.set(title=title)
+    row[1].set(ylabel="")
+    return made
+
+
+def coverage() -> Figure:
+    """Coverage against level."""
+    from drolayers import plot
+
+    learner, fresh = promised()
+    learner.calibrate(coverage=0.9)
+    made, axes = figure(size=(4.2, 2.8))
+    plot.coverage(learner, *fresh, axes=axes)
+    return made
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "adapt": adapt,
     "sigma": sigma,
     "mu": mu,
     "radius": radius,
+    "shapes": shapes,
+    "events": events,
     "price": price,
     "temperature": temperature,
     "surrogate": surrogate,
     "gradients": gradients,
     "chance": chance,
+    "certified": certified,
+    "coverage": coverage,
 }
 
 

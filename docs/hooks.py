@@ -55,6 +55,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def included(found: re.Match[str]) -> str:
         source = ROOT / found["path"]
+        if source.exists() and source.suffix == ".ipynb":
+            return str(_script("notebooks").markdown(source))
         if source.exists():
             return _relinked(source, page.file.src_uri)
         if found["otherwise"] is None:
@@ -62,7 +64,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return found["otherwise"]
 
     markdown = INCLUDE.sub(included, markdown)
-    for name, table in {"statuses": _statuses, "commands": _commands}.items():
+    for name, table in {"statuses": _statuses, "commands": _commands, "checks": _checks}.items():
         mark = f"<!-- {name} -->"
         markdown = markdown.replace(mark, table()) if mark in markdown else markdown
     return markdown
@@ -88,6 +90,13 @@ def _statuses() -> str:
     from drolayers.status import Status
 
     return "\n".join(f"| `{status.name}` | {status.advice} |" for status in Status)
+
+
+def _checks() -> str:
+    """One row for every check of scikit-learn that is meant to fail."""
+    from drolayers.learning.policy import EXPECTED_FAILED_CHECKS
+
+    return "\n".join(f"| `{name}` | {why} |" for name, why in EXPECTED_FAILED_CHECKS.items())
 
 
 def _commands() -> str:

@@ -78,6 +78,28 @@ def reproduce(
 
 
 @app.command()
+def prove(
+    benchmark: Annotated[str, typer.Argument(help="battery or pyepo.")],
+    data: Annotated[Path | None, typer.Option(help="battery.npz of chrisyeh96/e2e-conformal, for the battery.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of data.")] = 10,
+    quick: Annotated[bool, typer.Option("--quick", help="A few settings only.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="A method by name; repeat. All unless given.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder for results; runs/<benchmark> unless given.")] = None,
+) -> None:
+    """Run a benchmark of others and print its table; an interrupted run goes on where it stopped."""
+    with one_sentence():
+        from research.proving.table import prove as run_benchmark
+
+        folder = directory(out or Path("runs") / benchmark)
+        failures = run_benchmark(benchmark, folder, data, seeds, quick, tuple(only or ()), jobs)
+        for failure in failures:
+            print(f"research: {failure}", file=sys.stderr)
+        if failures:
+            raise ModelError(f"{len(failures)} tasks failed and all others are kept: run the same command again.")
+
+
+@app.command()
 def bench(
     assets: Annotated[list[int] | None, typer.Option(min=5, help="Numbers of assets; 100, 200, 400 and 800.")] = None,
     group: Annotated[list[int] | None, typer.Option(min=1, help="Assets that share a bound; 1 and 4.")] = None,

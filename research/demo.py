@@ -41,7 +41,7 @@ def train(newsvendor: Newsvendor, strategy: Strategy, seed: int, folder: Path) -
     """A learner on 400 points, its best epoch chosen on 80 others; the second goes on from the first."""
     rng = np.random.default_rng(seed)
     (Z, Y), held_out = newsvendor.draw(POINTS, rng), newsvendor.draw(POINTS // 5, rng)
-    trainer = dro.Trainer(folder, resume=strategy == "decision")
+    trainer = dro.Trainer(folder, resume=strategy == "decision", budget=0.0)
     # A third of the usual epochs: enough here, and a newcomer waits for half a minute.
     training = dro.Stage(epochs=10) if strategy == "decision" else None
     learner = dro.DecisionFocusedLearner(newsvendor.problem, training=training, trainer=trainer, seed=seed)

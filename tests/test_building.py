@@ -21,7 +21,7 @@ SUPPORTS = {"reals": dro.support.Reals(), "nonnegative": dro.support.Nonnegative
 
 def nodes(problem: dro.DecisionProblem) -> int:
     """Number of expressions in the built problem, each counted as often as it stands there."""
-    worst = formulate(problem.parsed, problem.ambiguity)
+    worst = formulate([problem.parsed], problem.ambiguity)
 
     def count(part: Any) -> int:
         return 1 + sum(count(arg) for arg in part.args)

@@ -61,6 +61,7 @@ def contexts(path: Path, rows: int = 3, header: str = "id,z1,z2,z3,z4,z5") -> Pa
 
 def test_run_saves_what_it_says(trained: Path) -> None:
     results = json.loads((trained / "results.json").read_text())
+    assert [line.split()[0] for line in results["report"]][:3] == ["rows", "cost", "certificates"]
     assert results["covariates"] == ["z1", "z2", "z3", "z4", "z5"]
     assert results["outcomes"] == ["r1", "r2", "r3", "r4", "r5"]
     assert [row["decided"] for row in results["rows"]] == [8, 8, 8]
@@ -125,11 +126,11 @@ def sentence(result) -> str:
         ("z1,z2,z3,z4,z5\n0.1,0.2,0.3,x,0.5\n", "Line 2"),
         ("z1,z2,z3,z4,z5\n0.1,0.2\n", "Line 2"),
         ("z1,z2,z3,z4,z5\n", "no rows"),
-        ("", "lacks the columns"),
+        ("", "empty"),
         ("z1,z2,z3,z4,z5\n0.1,0.2,0.3,nan,0.5\n", "NaN"),
         ("z1,z2,z3,z4,z5,z5\n1,2,3,4,5,6\n", "several columns called ['z5']"),
         ("z1,z2,z3,z4,z5\n1,2,3,4,5,6\n", "Line 2"),
-        ("z1,z2,z3,z4,z5\n1,2,3,4,5\n\n\n1,2,3,4,x\n", "Line 5"),
+        ("z1,z2,z3,z4,z5\n1,2,3,4,5\n1,2,3,4,5\n1,2,3,4,x\n", "Line 4"),
     ],
 )
 def test_bad_data_is_one_sentence(trained: Path, tmp_path: Path, text: str, says: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -574,3 +575,14 @@ def test_cuda(kind: str) -> None:
         found.append((decision.value, decision.ok, *([] if gradient is None else [gradient])))
     for here, there in zip(*found, strict=True):
         torch.testing.assert_close(there.cpu().double(), here.double(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_frame_with_one_column_twice_is_refused() -> None:
+    stock = cp.Parameter(name="stock")
+    y, x = dro.Uncertain(1), cp.Variable(1)
+    problem = dro.DecisionProblem(
+        cp.sum(cp.abs(y - x - stock)), [], dro.MomentSet(y, [dro.moments.SquaredNorm(mu=[0.0], sigma=1.0)])
+    )
+    frame = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["stock", "stock"])
+    with pytest.raises(dro.ShapeError, match="several columns called 'stock'"):
+        problem.loss({x: torch.zeros(2, 1)}, torch.zeros(2, 1), frame)

@@ -74,6 +74,27 @@ def test_two_coordinates_are_scattered_with_areas_as_probabilities() -> None:
     np.testing.assert_allclose(sizes.sum(), np.asarray(around.get_sizes()).sum(), rtol=1e-6)
 
 
+def test_the_edge_of_a_shape_is_drawn() -> None:
+    """All its points lie on the edge, and none of the shape beyond them, in whatever two coordinates."""
+    y, x = dro.Uncertain(3), cp.Variable(3)
+    factor = torch.tensor([[[1.0, 0.2, 0.4], [0.0, 0.5, -0.3], [0.3, 0.1, 0.8]]]).double()
+    sizes = {"box": [0.5, 1.0, 2.0], "budget": [0.5, 1.0, 2.0], "ellipsoid": factor[0].tolist()}
+    for ambiguity in (*(dro.Outcomes(y, kind) for kind in sizes), dro.MeanCovariance(y, gamma1=0.1)):
+        problem = dro.DecisionProblem(cp.sum_squares(x) + cp.sum(cp.pos(y - x)), [], ambiguity)
+        size = torch.tensor(sizes[getattr(ambiguity, "shape", "ellipsoid")])[None].double()
+        theta = ambiguity.pack(dict(zip(ambiguity.parameters, (torch.ones(1, 3).double(), size), strict=True)))
+        axes = panel()
+        plot.worst_case(problem, {x: torch.zeros(1, 3)}, theta, coordinates=[2, 0], axes=axes)
+        edge = np.asarray(axes.lines[0].get_data()).T - 1.0
+        rows = factor[0, [2, 0]].numpy()
+        if "factor" in ambiguity.parameters:
+            np.testing.assert_allclose(np.einsum("ni,ij,nj->n", edge, np.linalg.inv(rows @ rows.T), edge), 1.0)
+        else:
+            u = abs(edge / [2.0, 0.5])
+            scores = u.max(1) if ambiguity.shape == "box" else np.maximum(u.max(1), u.sum(1) / 3**0.5)
+            np.testing.assert_allclose(scores, 1.0)
+
+
 def test_many_coordinates_take_one_panel_each_and_some_can_be_chosen() -> None:
     y, x = dro.Uncertain(3), cp.Variable(3, nonneg=True)
     problem = dro.DecisionProblem(cp.sum(x) + cp.sum(2 * cp.pos(y - x)), [], dro.MomentSet.grouped(y, 1))
@@ -195,3 +216,31 @@ def test_what_cannot_be_drawn_is_one_sentence() -> None:
         plot.candidates(dro.DROLayer(problem)(empty))
     with pytest.raises(dro.ModelError, match="DROLayer"):
         plot.candidates(3.0)  # type: ignore[arg-type]
+
+
+def test_pictures_of_promises_show_what_was_found() -> None:
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    rules = [dro.chance(y <= x + 0.2, 0.7), dro.expected(cp.sum(cp.pos(y - x))) <= 1.0]
+    problem = dro.DecisionProblem(cp.sum(x), rules, dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    model, fresh = learner(problem, projection=None).fit(*sales(40)), sales(30, 1)
+    with pytest.raises(dro.ModelError, match="not calibrated by coverage"):
+        plot.coverage(model, *fresh)
+    model.calibrate(*sales(19, 2), coverage=0.9)
+    axes = plot.coverage(model, *fresh, levels=[0.5, 0.9, 0.99], axes=panel())
+    # Of 19 rows there is no scale for 0.99.
+    (points,) = [c for c in axes.containers if c.has_yerr]
+    assert points[0].get_xdata().tolist() == [0.5, 0.9]
+    assert points[0].get_ydata()[1] == pytest.approx(model.coverage(*fresh).rate)
+    axes = plot.certified(model, *fresh, axes=panel())
+    rows, means = (c.get_offsets() for c in axes.collections)
+    np.testing.assert_allclose(rows[:, 1], model.decide(fresh[0])[x].sum(1))
+    np.testing.assert_allclose(means[0], [model.decision(fresh[0]).value.mean(), model.loss(*fresh)])
+    axes = plot.violations(model, *fresh, axes=panel())
+    (points,) = [c for c in axes.containers if c.has_yerr]
+    assert points[0].get_xdata()[0] == pytest.approx(0.3)
+    assert points[0].get_ydata()[0] == pytest.approx(model.violations(*fresh)[rules[0]])
+    axes = plot.training(model, panel(), show="violations")
+    rates = [row["val_violations/1"] for row in model.history_["decision"]]
+    assert any(np.allclose(line.get_ydata(), rates) for line in axes.lines)
+    with pytest.raises(dro.ModelError, match="There is no dro"):
+        plot.violations(learner(shop(False).problem, training=None).fit(*sales(40)), *fresh)

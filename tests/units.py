@@ -16,6 +16,7 @@ from torch import Tensor
 import drolayers as dro
 from drolayers import moments as m
 from drolayers import support as s
+from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.conic import Smoothed, make_engine
 from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import CENTRE, E1, E2, SetCase, stacked
@@ -87,18 +88,21 @@ BOUNDS: dict[str, float | dict[str, float]] = {
 def degree(kind: SetCase, name: str) -> float:
     """With which power of the outcomes' unit a parameter grows."""
     last = name.split(".")[-1]
-    if kind.divergence is not None:
+    if kind.events is not None:
+        event, _, inner = name.partition(".")
+        return degree(kind.events.sets[int(event)], inner) if inner else 0.0
+    if kind.divergence is not None or last in ("gamma1", "gamma2"):
         return 0.0
     if last == "sigma":
         bound = BOUNDS.get(kind.name, 1.0)
         return bound.get(name, 1.0) if isinstance(bound, dict) else bound
-    if last in ("A", "A0") or name in DIRECTIONS.get(kind.name, ()):
+    if last in ("A", "A0", "metric") or name in DIRECTIONS.get(kind.name, ()):
         return 0.0
-    assert last in ("mu", "h", "b0", "radius"), name
+    assert last in ("mu", "h", "b0", "radius", "centre", "factor"), name
     return 1.0
 
 
-def rescaled_set(kind: SetCase, y: dro.Uncertain, u: float) -> dro.MomentSet | dro.Wasserstein:
+def rescaled_set(kind: SetCase, y: dro.Uncertain, u: float) -> AmbiguitySet:
     """The set over outcomes u times as large; constants that have a unit are written in it."""
     fixed = np.array([-0.5, -0.9])
     # ‖y - μ‖² ≤ t as [2u(y - μ); t - u²; t + u²] in the cone.
@@ -130,6 +134,8 @@ def rescaled_set(kind: SetCase, y: dro.Uncertain, u: float) -> dro.MomentSet | d
         "conic": lambda: [m.Conic([square], [[2 * u**2 * CENTRE[0], 2 * u**2 * CENTRE[1], u**2, -(u**2)]])],
         "conic, lifted, vectors learnt": lambda: [m.Conic([image, ridge], [dro.Learn(3), [1.6 * u, 0.0]], lifted=1)],
     }
+    if kind.events is not None:
+        return kind.events.make(lambda part, own: rescaled_set(part, own, u), y, u)
     return dro.MomentSet(y, written[kind.name]()) if kind.name in written else kind.make(y)
 
 
@@ -184,7 +190,7 @@ class Rescaled:
         """A leaf as the library takes it."""
         if not self.kind.around:
             return leaf, None
-        theta, atoms, weights = leaf.split([1, 6, 3], 1)
+        theta, atoms, weights = leaf.split([self.problem.ambiguity.size, 6, 3], 1)
         return theta, (atoms.reshape(-1, 3, 2), weights)
 
     def answer(

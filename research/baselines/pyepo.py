@@ -1,4 +1,4 @@
-"""SPO+ and perturbed optimisers through PyEPO, for costs that are affine in y."""
+"""PyEPO's ways to train a prediction on decisions, for costs that are affine in y."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drolayers.extras import require
 from drolayers.learning.data import Examples, examples, split
 from drolayers.problem import DecisionProblem
 
-METHODS = ("spo+", "perturbed")
+METHODS = ("spo+", "perturbed", "pfyl", "dbb", "nce", "ltr")
 
 
 @final
@@ -29,12 +29,14 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
     """A network for y, trained on the decision that is best for its prediction, by one of PyEPO's methods.
 
     "spo+" is the convex surrogate of Elmachtoub and Grigas (2022); "perturbed" is the perturbed optimiser of Berthet et
-    al. (2020), whose expected decision is trained on what it costs. Works with: costs that are affine in y, decisions
-    continuous or mixed-integer.
+    al. (2020), whose expected decision is trained on what it costs, and "pfyl" their Fenchel-Young loss; "dbb" is the
+    interpolation of Vlastelica et al. (2020); "nce" and "ltr" compare the best decision with a pool of others, by noise
+    contrast (Mulamba et al., 2021) and by listwise ranking (Mandi et al., 2022). Works with: costs that are affine in
+    y, decisions continuous or mixed-integer.
 
     Args:
         problem: the decision problem; its set is not used.
-        method: "spo+" or "perturbed".
+        method: one of those.
         seed: of everything random.
         hidden: widths of the network.
         degree: of the polynomials of the covariates that the network sees.
@@ -43,8 +45,10 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         epochs: epochs of training on decisions.
         lr: its learning rate.
         batch_size: items a step.
-        samples: perturbations an item, for "perturbed".
+        samples: perturbations an item, for "perturbed" and "pfyl".
         amplitude: standard deviation of the perturbations, relative to that of the outcomes.
+        strength: λ of "dbb".
+        solve_ratio: share of the batches of "nce" and "ltr" that add decisions to the pool.
         validation_share: share of the data held out where no validation data are given.
         oracle: passed to the layer.
         engine: passed to the layer.
@@ -53,7 +57,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         problem: DecisionProblem,
-        method: Literal["spo+", "perturbed"] = "spo+",
+        method: Literal["spo+", "perturbed", "pfyl", "dbb", "nce", "ltr"] = "spo+",
         seed: int = 0,
         *,
         hidden: Sequence[int] = (64, 64),
@@ -65,6 +69,8 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         batch_size: int = 50,
         samples: int = 10,
         amplitude: float = 0.5,
+        strength: float = 10.0,
+        solve_ratio: float = 0.05,
         validation_share: float = 0.2,
         oracle: Any = "auto",
         engine: Any = "auto",
@@ -73,6 +79,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         self.hidden, self.degree = hidden, degree
         self.pretrain_epochs, self.pretrain_lr, self.epochs, self.lr = pretrain_epochs, pretrain_lr, epochs, lr
         self.batch_size, self.samples, self.amplitude = batch_size, samples, amplitude
+        self.strength, self.solve_ratio = strength, solve_ratio
         self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
 
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
@@ -97,8 +104,7 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
             seed=self.seed,
         )
         self.linear_ = LinearProblem(self.problem, oracle=self.oracle, engine=self.engine)
-        make = {"spo+": self._spo_plus, "perturbed": self._perturbed}[self.method]
-        loss, labelled = make(pyepo_func, training)
+        loss, labelled = self._loss(pyepo_func, training)
         second = train(
             self.model_,
             loss,
@@ -113,33 +119,39 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         self.history_ = {"mean": first, "decision": second}
         return self
 
-    def _spo_plus(self, func: Any, training: Examples) -> tuple[Callable[[Tensor, Tensor], Tensor], Examples]:
-        """SPO+ needs the best decision of every training outcome, which travels beside it."""
-        costs = extended(training.Y)
-        solutions = self.linear_.solve(costs)
-        module, width = func.SPOPlus(optimisation_model(self.linear_)), costs.shape[1]
-
-        def loss(z: Tensor, y: Tensor) -> Tensor:
-            cost, solution = y.split(width, 1)
-            return module(extended(self.model_(z)), cost, solution, (cost * solution).sum(1, keepdim=True))
-
-        return loss, Examples(training.Z, torch.cat([costs, solutions], 1), True)
-
-    def _perturbed(self, func: Any, training: Examples) -> tuple[Callable[[Tensor, Tensor], Tensor], Examples]:
-        """The cost of the expected decision under Gaussian perturbations of the prediction."""
+    def _loss(self, func: Any, training: Examples) -> tuple[Callable[[Tensor, Tensor], Tensor], Examples]:
+        """The loss of a batch; the best decision of every training outcome travels beside it."""
         if not number("amplitude", self.amplitude) > 0:
             raise ModelError(f"amplitude must be positive, not {self.amplitude!r}.")
-        module = func.perturbedOpt(
-            optimisation_model(self.linear_),
-            n_samples=whole("samples", self.samples),
-            sigma=float(self.amplitude * training.Y.std(0, unbiased=False).mean()),
-            seed=self.seed,
-        )
+        costs = extended(training.Y)
+        solutions, model, width = self.linear_.solve(costs), optimisation_model(self.linear_), costs.shape[1]
+        noise = {
+            "n_samples": whole("samples", self.samples),
+            "sigma": float(self.amplitude * training.Y.std(0, unbiased=False).mean()),
+            "seed": self.seed,
+        }
+        # Its own constructor would solve all of them again, one by one.
+        dataset: Any = object.__new__(require("pyepo.data.dataset", "pyepo").optDataset)
+        dataset.sols = solutions
+        pool = {"solve_ratio": self.solve_ratio, "dataset": dataset}
+        module: Any = {
+            "spo+": lambda: func.SPOPlus(model),
+            "perturbed": lambda: func.perturbedOpt(model, **noise),
+            "pfyl": lambda: func.perturbedFenchelYoung(model, **noise),
+            "dbb": lambda: func.blackboxOpt(model, lambd=self.strength),
+            "nce": lambda: func.noiseContrastiveEstimation(model, **pool),
+            "ltr": lambda: func.listwiseLearningToRank(model, **pool),
+        }[self.method]()
 
         def loss(z: Tensor, y: Tensor) -> Tensor:
-            return (extended(y) * module(extended(self.model_(z)))).sum(1).mean()
+            predicted, (cost, solution) = extended(self.model_(z)), y.split(width, 1)
+            if self.method == "spo+":
+                return module(predicted, cost, solution, (cost * solution).sum(1, keepdim=True))
+            if self.method in ("perturbed", "dbb"):
+                return (cost * module(predicted)).sum(1).mean()
+            return module(predicted, cost if self.method == "ltr" else solution)
 
-        return loss, training
+        return loss, Examples(training.Z, torch.cat([costs, solutions], 1), True)
 
     def _score(self, data: Examples) -> float:
         """The mean cost of the decisions on some data."""

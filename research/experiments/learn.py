@@ -48,7 +48,7 @@ def fit_both(
     """
     Z, Y = training
     nominal = KNN(k=settings.k(len(Z)))
-    trainer = Trainer(work / "sets", resume=True, progress=False, leave_one_out=settings.leave_one_out)
+    trainer = Trainer(work / "sets", resume=True, progress=False, leave_one_out=settings.leave_one_out, budget=0.0)
     shared: dict[str, Any] = {"trainer": trainer, "nominal": nominal, "seed": seed, **settings.learner}
     if settings.layer:
         shared["layer"] = DROLayer(problem, seed=seed, **settings.layer)

@@ -82,7 +82,7 @@ def _policies(task: Task, built: Newsvendor | Portfolio, training: Data, work: P
     import drolayers.baselines as baselines
 
     if task.method == "no-set":
-        trainer = Trainer(directory=work / "no-set", resume=True, progress=False)
+        trainer = Trainer(directory=work / "no-set", resume=True, progress=False, budget=0.0)
         learner = baselines.NoSet(built.problem, seed=task.seed, trainer=trainer, **settings.baselines["no-set"])
         return {NO_SET: learner.fit(*training)}
     weighted = baselines.WeightedSampleAverage(built.problem, KNN(k=settings.k(len(training[0]))))

@@ -46,6 +46,6 @@ def learner(
         projection="auto" if given.projected else None,
         pretraining=Stage(given.pretrain_epochs, 1e-2, batch_size=given.batch_size),
         training=Stage(given.epochs, given.lr, batch_size=given.batch_size) if focused else None,
-        trainer=Trainer(progress=False),
+        trainer=Trainer(progress=False, budget=0.0),
         seed=seed,
     )

@@ -10,15 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from drolayers.ambiguity.mean_covariance import MeanCovariance
+    from drolayers.ambiguity.mixture import Mixture
     from drolayers.ambiguity.moment_set import MomentSet
     from drolayers.ambiguity.moments import Learn
     from drolayers.ambiguity.nominal import Nominal
+    from drolayers.ambiguity.outcomes import Outcomes
     from drolayers.ambiguity.reweighted import Divergence, Empirical
     from drolayers.ambiguity.wasserstein import Wasserstein
     from drolayers.conic import Exact, Smoothed
     from drolayers.cost.adaptive import Adaptive
     from drolayers.cost.recourse import recourse
-    from drolayers.cost.risk import always, chance, cvar, expected
+    from drolayers.cost.risk import always, chance, cvar, expected, fragility
     from drolayers.errors import (
         DifferentiationError,
         DROError,
@@ -29,14 +32,14 @@ if TYPE_CHECKING:
         SolveError,
     )
     from drolayers.layer import Decision, DROLayer
-    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer
+    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer, choose
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Derivative, Status
     from drolayers.surrogate import RelativeTemperature
     from drolayers.uncertainty import Uncertain
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "DROError": "errors",
@@ -50,10 +53,13 @@ _HOME = {
     "Empirical": "ambiguity.reweighted",
     "Learn": "ambiguity.moments",
     "MaskedDataWarning": "errors",
+    "MeanCovariance": "ambiguity.mean_covariance",
     "MissingExtraError": "errors",
     "ModelError": "errors",
+    "Mixture": "ambiguity.mixture",
     "MomentSet": "ambiguity.moment_set",
     "Nominal": "ambiguity.nominal",
+    "Outcomes": "ambiguity.outcomes",
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Annealed": "learning",
@@ -70,8 +76,10 @@ _HOME = {
     "Adaptive": "cost.adaptive",
     "always": "cost.risk",
     "chance": "cost.risk",
+    "choose": "learning",
     "cvar": "cost.risk",
     "expected": "cost.risk",
+    "fragility": "cost.risk",
     "recourse": "cost.recourse",
 }
 _MODULES = {
@@ -99,11 +107,14 @@ __all__ = [
     "Exact",
     "Learn",
     "MaskedDataWarning",
+    "MeanCovariance",
     "MissingExtraError",
+    "Mixture",
     "ModelError",
     "MomentSet",
     "Network",
     "Nominal",
+    "Outcomes",
     "Projection",
     "RelativeTemperature",
     "ShapeError",
@@ -116,8 +127,10 @@ __all__ = [
     "Wasserstein",
     "always",
     "chance",
+    "choose",
     "cvar",
     "expected",
+    "fragility",
     "recourse",
 ]
 

@@ -38,12 +38,13 @@ def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.
         cost: of the problem.
         rows: what has worst cases among its constraints.
     """
-    apart = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind is Kind.EXPECTED]
+    own = (Kind.EXPECTED, Kind.FRAGILITY)
+    apart = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind in own]
     beside = adaptive_in([replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart})])
     bounded = [n for n in walk(rows) if isinstance(n, Worst) and n.kind is not Kind.ALWAYS and adaptive_in([n])]
     count = sum(node.size for node in apart if adaptive_in([node])) + bool(beside)
     alike = bool(bounded) or count > 1
-    return Lifting(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, alike, ambiguity)
+    return Lifting.of(ambiguity, alike)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drolayers.errors import ModelError
+from drolayers.errors import ModelError, ShapeError
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
@@ -31,9 +31,24 @@ def number(name: str, value: Any) -> float:
     return float(array)
 
 
+def real(name: str, value: Any) -> None:
+    """Refuse complex and sparse data, of which NumPy and torch would silently take a part, or nothing."""
+    if hasattr(value, "toarray") or str(getattr(value, "layout", "torch.strided")) != "torch.strided":
+        dense = "to_dense()" if hasattr(value, "to_dense") else "toarray()"
+        raise ShapeError(f"{name} is sparse, which is not supported: give {name.split()[-1]}.{dense}.")
+    try:
+        imaginary = value.is_complex() if hasattr(value, "is_complex") else np.iscomplexobj(value)
+    except ValueError:
+        # Rows of unequal lengths are told by whoever reads them.
+        return
+    if imaginary:
+        raise ShapeError(f"Complex data not supported: {name} must hold real numbers, in columns of their own.")
+
+
 def numbers(name: str, value: Any) -> NDArray[np.float64]:
     """An array of real numbers; infinities are left to the caller."""
     try:
+        real(name, value)
         return np.array(value, dtype=float)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{name} must hold numbers only, in rows of equal length, not {value!r}.") from error

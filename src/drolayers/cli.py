@@ -21,6 +21,7 @@ from drolayers import tables
 from drolayers.checks import directory
 from drolayers.errors import DROError, ModelError, ShapeError
 from drolayers.extras import needs
+from drolayers.writing import replacing
 
 needs("cli", "typer", "rich")
 
@@ -71,7 +72,7 @@ def run(
     Known data of the problem are columns by their names: stock for a number, stock_1, stock_2 for a vector. Of the
     others, unless the file names them, the outcomes are the last, as many as y has, and the covariates all before them.
     """
-    with one_sentence():
+    with one_sentence("; what was trained is kept, and --resume goes on from there"):
         own = _Own.read(problem)
         source, folder = problem.read_bytes(), directory(out or Path("runs") / problem.stem)
         copy = folder / PROBLEM
@@ -79,7 +80,7 @@ def run(
             raise ModelError(f"{copy} is a file of yours that would be overwritten: give another folder as --out.")
         covariates, outcomes = own.columns(tables.header(data), str(data))
         known = own.problem.known_data
-        rows = tables.read(data, [*covariates, *outcomes, *known.columns])
+        rows = tables.read(data, [*covariates, *outcomes], known.columns)
         held = int(test_share * len(rows))
         if len(rows) - held < 2:
             raise ShapeError(f"{data} leaves {len(rows) - held} rows to learn from: give more, or a smaller share.")
@@ -88,11 +89,17 @@ def run(
         trainings = _learn(own, folder, everything[:kept], resume, not quiet and sys.stderr.isatty())
         found = _compare(own.problem, trainings, everything, kept) if held else []
         note = {"problem": PROBLEM, "covariates": covariates, "outcomes": outcomes}
-        list(trainings.values())[-1].save(folder / MODEL, note)
-        copy.write_bytes(source)
-        written = {**note, "rows": found, "written": time.strftime("%Y-%m-%d %H:%M")}
-        (folder / RESULTS).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        last, rest = list(trainings.values())[-1], everything[kept:]
+        told = str(last.report(rest.Z, rest.Y, rest.known)).splitlines() if held else []
+        last.save(folder / MODEL, note)
+        with replacing(copy) as unfinished:
+            unfinished.write_bytes(source)
+        written = {**note, "rows": found, "report": told, "written": time.strftime("%Y-%m-%d %H:%M")}
+        with replacing(folder / RESULTS) as unfinished:
+            unfinished.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         _show(f"{problem.stem}: {kept} rows to learn from, {held} to compare on", found)
+        if told:
+            Console().print(*told, sep="\n", markup=False, highlight=False, soft_wrap=True)
         Console().print(f"Saved in {folder}: {MODEL}, {PROBLEM}, {RESULTS}, and logs for TensorBoard.", highlight=False)
 
 
@@ -117,18 +124,13 @@ def decide(
     with one_sentence():
         learner, covariates = _load(model, problem)
         known = learner.problem.known_data
-        given = _Table.of(tables.read(data, [*covariates, *known.columns]), len(covariates), 0, known)
+        given = _Table.of(tables.read(data, covariates, known.columns), len(covariates), 0, known)
         decision = learner.decision(given.Z, given.known)
+        from drolayers.learning.policy import column_titles, side_by_side
+
         # What makes up rules says nothing by itself.
         best = {variable: decision.best[variable] for variable in learner.problem.variables}
-        names = [
-            f"{variable.name()}_{k + 1}" if variable.ndim else variable.name()
-            for variable in best
-            for k in range(variable.size)
-        ]
-        import torch
-
-        values = torch.cat([value.reshape(len(value), -1) for value in best.values()], 1).tolist()
+        names, values = column_titles(best), side_by_side(best).tolist()
         rows = [
             ["" if number != number else repr(number) for number in row] + [str(status)]
             for row, status in zip(values, decision.statuses, strict=True)
@@ -141,18 +143,21 @@ def decide(
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """What goes wrong in use is told in one sentence; faults of the program keep their traceback."""
+def one_sentence(kept: str = "") -> Iterator[None]:
+    """What goes wrong in use is told in one sentence; faults of the program keep their traceback.
+
+    ``kept`` says what is not lost when it is interrupted.
+    """
     try:
         yield
-    except (DROError, OSError, UnicodeDecodeError) as error:
+    except (DROError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         print(f"drolayers: {' '.join(told.split())}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print("drolayers: interrupted; what was trained is kept, and --resume goes on from there.", file=sys.stderr)
+        print(f"drolayers: interrupted{kept}.", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -9,14 +9,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.mixture import RARE, Mixture
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.parameters import columns
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
 from drolayers.cost.rules import Part, Rule
 from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ShapeError
+from drolayers.reformulation.mixed import Probes
 from drolayers.reformulation.worst_case import Probe
-from drolayers.reformulation.worst_distribution import WorstCaseDistribution, reweighted, worst_distribution
+from drolayers.reformulation.worst_distribution import (
+    WorstCaseDistribution,
+    concentrated,
+    mixture,
+    reweighted,
+    worst_distribution,
+)
 from drolayers.status import Status, usable
 from drolayers.written import Writer
 
@@ -47,7 +57,7 @@ class Evaluations:
         self.writer, self.variables, self.diagnosis, self.engine = writer, variables, diagnosis, engine
         # Distributions are read off derivatives of f, so an evaluation is worth a few more iterations.
         self.careful = engine.with_tolerance(1e-12)
-        self._programs: dict[Part, tuple[ConeProgram, Probe]] = {}
+        self._programs: dict[Part, tuple[ConeProgram, Probes]] = {}
 
     def value(self, part: Part, x: Chosen, given: Given) -> Float[Tensor, "batch"]:
         """A worst case at given decisions; inf where it is, NaN where it is not known."""
@@ -60,28 +70,28 @@ class Evaluations:
 
     def distribution(self, part: Part, x: Chosen, given: Given) -> WorstCaseDistribution:
         """The distribution that attains a worst case at given decisions."""
-        ambiguity = self.writer.ambiguity
-        _, probe = self._program(part)
+        ambiguity = self.writer.set_of(part)
+        _, probes = self._program(part)
         with torch.enable_grad():
-            rows, entries = probe.rows.layout.rows, probe.rows.layout.row.size
-            batch = len(given.theta)
             zero = given.theta.detach().double().new_zeros(())
-            da, db = (zero.new_zeros(batch, size).requires_grad_() for size in (entries, rows))
+            moves = [zero.new_zeros(len(given.theta), p.size).requires_grad_() for p in probes.parameters]
             detached = {k: v.detach() for k, v in x.items()}
-            solution, status = self._evaluate(part, detached, given, (da, db))
+            solution, status = self._evaluate(part, detached, given, moves)
             ok = usable(status)
             total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
-            means, masses = torch.autograd.grad(total, (da, db))
-        masses = torch.where(ok[:, None], masses, zero + torch.nan)
-        around = None if part.everywhere and not ambiguity.pinned else given.nominal
-        if ambiguity.pinned:
-            assert around is not None
-            return reweighted(probe.rows, ambiguity.y.shape, around, masses)
-        weights = torch.ones(batch, 1) if around is None else around.weights
-        slopes = probe.unit * solution.variable(probe.values).detach()
-        return worst_distribution(probe.rows, ambiguity.y.shape, weights, masses, means, slopes)
+            found = torch.autograd.grad(total, moves)
+        rates = [torch.where(ok[:, None], rate, zero + torch.nan) for rate in found]
+        slopes = [probe.unit * solution.variable(probe.values).detach() for probe in probes.rows]
+        if not isinstance(ambiguity, Mixture):
+            return _attaining(ambiguity, part.everywhere, probes.rows[0], given.nominal, rates, slopes[0])
+        # Relative to the event, whose probability is the derivative in its value.
+        around, shares, parts = ambiguity.split(given.nominal), rates.pop(), []
+        for s, event in enumerate(ambiguity.sets):
+            own = [rate / shares[:, s : s + 1].clamp(min=RARE) for rate in rates[2 * s : 2 * s + 2]]
+            parts.append(_attaining(event, part.everywhere, probes.rows[s], around[s], own, slopes[s]))
+        return mixture(parts, shares.cpu(), ambiguity.starts)
 
-    def _program(self, part: Part) -> tuple[ConeProgram, Probe]:
+    def _program(self, part: Part) -> tuple[ConeProgram, Probes]:
         """The same reformulation with the decision fixed by equations and the rows open to perturbation."""
         if part not in self._programs:
             fixed = [cp.Parameter(v.shape, name=f"value of {v.name()}") for v in self.variables]
@@ -89,16 +99,15 @@ class Evaluations:
             bound = self.bound if part is self.writer.cost else ()
             rows = [*(r.holds for r in bound if r.holds.variables()), *ties]
             others = [other for r in bound for other in r.parts]
-            program, probe, _ = self.writer.compiled(part, rows, others, probe=True, fixed=fixed, free=self.variables)
-            assert probe is not None
-            self._programs[part] = program, probe
+            found = self.writer.compiled(part, rows, others, probe=True, fixed=fixed, free=self.variables)
+            self._programs[part] = found[:2]
         return self._programs[part]
 
     def _evaluate(
-        self, part: Part, x: Chosen, given: Given, probes: tuple[Tensor, Tensor] | None = None
+        self, part: Part, x: Chosen, given: Given, moves: Sequence[Tensor] | None = None
     ) -> tuple[Solution, Tensor]:
         """Solve the evaluation program: only an infinite worst case can make it infeasible."""
-        program, probe = self._program(part)
+        program, probes = self._program(part)
         features = given.features
         batch = features.shape[0]
         parts = [features]
@@ -110,17 +119,36 @@ class Evaluations:
                     f"not {tuple(value.shape)}."
                 )
             parts.append(columns(value.double()).to(features.device))
-        layout = probe.rows.layout
-        da, db = probes or (features.new_zeros(batch, layout.row.size), features.new_zeros(batch, layout.rows))
-        asked = torch.cat([*parts, da.to(features), db.to(features)], 1)
+        moves = moves or [features.new_zeros(batch, p.size) for p in probes.parameters]
+        asked = torch.cat([*parts, *(move.to(features) for move in moves)], 1)
         solution = self.careful.solve(program, asked)
         status = self.diagnosis.empty_sets(solution.status, solution.primal, solution.objective, given)
         unsolved = (status == int(Status.FAILED)) & asked.isfinite().all(1).to(status.device)
         failed = unsolved.nonzero()[:, 0]
-        if failed.numel():
+        if failed.numel() and self.diagnosis.proves:
             with torch.no_grad():
                 numbers = program.values(asked[failed.to(asked.device)])
                 none = endless(program, numbers, self.engine.solver)
             status[failed[none.to(failed.device)]] = int(Status.INFEASIBLE)
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
         return solution, status
+
+
+def _attaining(
+    ambiguity: AmbiguitySet,
+    everywhere: bool,
+    probe: Probe,
+    nominal: Nominal | None,
+    rates: Sequence[Tensor],
+    slopes: Float[Tensor, "batch entry"],
+) -> WorstCaseDistribution:
+    """The distribution of one set, from the derivatives in its rows' slopes and offsets."""
+    means, masses = rates
+    around = None if everywhere and not ambiguity.local else nominal
+    if ambiguity.pinned:
+        assert around is not None
+        return reweighted(probe.rows, ambiguity.y.shape, around, masses)
+    weights = torch.ones(len(masses), 1) if around is None else around.weights
+    if everywhere and around is not None:
+        weights, masses, means = concentrated(probe.rows, weights, masses, means)
+    return worst_distribution(probe.rows, ambiguity.y.shape, weights, masses, means, slopes, ambiguity.escapes)

@@ -18,6 +18,7 @@ from torch import Tensor
 from drolayers.ambiguity.parameters import columns
 from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
+from drolayers.numbering import Numbered
 from drolayers.uncertainty import Uncertain
 
 Known = Mapping[cp.Parameter | str, Any]
@@ -27,7 +28,7 @@ ROUNDING = 1e-7
 """How far numbers may be beyond what is declared, relative to the largest: yesterday's decision is today's stock."""
 
 
-class KnownData:
+class KnownData(Numbered):
     """The parameters of a problem that are known when the decision is taken.
 
     Args:
@@ -36,7 +37,9 @@ class KnownData:
     """
 
     def __init__(
-        self, parameters: Sequence[cp.Parameter], products: Sequence[tuple[Sequence[cp.Parameter], Products]] = ()
+        self,
+        parameters: Sequence[cp.Parameter],
+        products: Sequence[tuple[Sequence[cp.Parameter], Products]] = (),
     ) -> None:
         found = {p.id: p for p in parameters if not isinstance(p, Uncertain)}
         self.parameters, self.products = tuple(found.values()), [part for part in products if len(part[1])]
@@ -92,6 +95,11 @@ class KnownData:
             # CVXPY's own == makes a constraint.
             leaf = isinstance(key, Leaf)
             mine = [p for p in self.parameters if (key.id == p.id if leaf else key == p.name())]
+            if leaf and self.foreign and mine and mine[0] is not key:
+                raise ShapeError(
+                    f"The problem was unpickled from another process, where {mine[0].name()} has the number that "
+                    f"{key.name()} has here: give known by names, or by the problem's own parameters."
+                )
             if not mine:
                 name = key.name() if leaf else key
                 have = f"its known data are {list(self.shapes)}" if self else "it has no known data"
@@ -126,6 +134,8 @@ class KnownData:
         missing = [name for name in self.columns if name not in frame.columns]
         if missing:
             raise ShapeError(f"known lacks the columns {missing}; it has {list(frame.columns)}.")
+        if twice := [name for name in self.columns if list(frame.columns).count(name) > 1]:
+            raise ShapeError(f"known has several columns called {twice[0]!r}: give each a name of its own.")
         return {p.name(): np.asarray(frame[_names(p)]).reshape(-1, *p.shape) for p in self.parameters}
 
     def table(
@@ -246,6 +256,7 @@ class KnownData:
 def supported(y: Uncertain, known: Known | None, batch: int) -> dict[cp.Parameter, Tensor]:
     """What was given for the known data in the support of y; known data of other parts of a problem are left alone."""
     data = KnownData(y.support.parameters)
+    data.foreign = y.foreign
     if not data:
         return {}
     if isinstance(known, Mapping):

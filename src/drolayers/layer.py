@@ -25,6 +25,7 @@ from drolayers.errors import ModelError
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.known import Known
+from drolayers.numbering import Numbered
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.status import usable
 from drolayers.statuses import OnFailure, Statuses, check_on_failure
@@ -44,7 +45,7 @@ SMALL = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Decision(Statuses):
+class Decision(Numbered, Statuses):
     """What the layer decided for a batch.
 
     Attributes:
@@ -92,6 +93,10 @@ class Decision(Statuses):
         if self._derivative is None:
             return torch.zeros(self.probabilities.shape, dtype=torch.int64, device=self.probabilities.device)
         return self._derivative()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Solvers stay where they are; what they say by now goes along.
+        return {**super().__getstate__(), "_derivative": partial(torch.clone, self.derivative)}
 
     @classmethod
     def cat(cls, parts: Sequence[Decision]) -> Decision:
@@ -225,11 +230,12 @@ class DROLayer(nn.Module):
         rule = make_engine(self.engine.solver, gradient).gradient
         self.engine = replace(self.engine, gradient=rule)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Decision:
         """Decide for a batch of ambiguity sets.
 
         Args:
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known`` by name or parameter, ``(batch, *shape)`` or one for all; differentiable.
         """
@@ -240,7 +246,7 @@ class DROLayer(nn.Module):
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""
         solution = self.problem.solve(theta, nominal, engine=self.engine, known=known)
-        dtype = self.problem.ambiguity.flat(theta).dtype
+        dtype = self.problem.flat(theta).dtype
         return self._decision(
             solution.primal[:, None],
             solution.objective[:, None],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -11,13 +11,16 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.checks import whole
 from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen
-from drolayers.extras import require
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
+from drolayers.panels import NOMINAL, PLAIN, WORST
+from drolayers.panels import panels as _panels
+from drolayers.plot_promises import certified, coverage, violations
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
@@ -26,9 +29,16 @@ if TYPE_CHECKING:
 
     from drolayers.learning import DecisionFocusedLearner
 
-__all__ = ["candidates", "price_of_robustness", "training", "worst_case"]
+__all__ = [
+    "candidates",
+    "certified",
+    "coverage",
+    "price_of_robustness",
+    "training",
+    "violations",
+    "worst_case",
+]
 
-WORST, NOMINAL, PLAIN, SECOND = "#c0392b", "#7f8c8d", "#2c3e50", "#1b7f5c"
 LABELLED = 8
 """Points that are labelled at most: the likeliest."""
 
@@ -47,12 +57,13 @@ def worst_case(
     """The worst-case distribution of a decision, beside the nominal one where that is given.
 
     Two coordinates make a scatter plot in which areas are probabilities; any other number makes one panel of stems for
-    each. Mass that escapes to infinity is drawn as arrows.
+    each. Mass that escapes to infinity is drawn as arrows. Of ``Outcomes`` the edge of the shape is drawn as well, of
+    ``MeanCovariance`` one standard deviation.
 
     Args:
         problem: the decision problem.
         decision: what a layer returned, or tensors ``(batch, *shape)`` by CVXPY variable.
-        theta: ``(batch, ambiguity.size)``, or a dict by name.
+        theta: ``(batch, problem.size)``, or a dict by name.
         nominal: atoms and weights of the batch; a moment set does not need them, but they are then drawn as well.
         item: which item of the batch.
         axes: where to draw; one for a scatter plot or a single coordinate, else one a coordinate.
@@ -62,10 +73,10 @@ def worst_case(
     Returns:
         The axes, as they came or newly made.
     """
-    flat, found = problem.ambiguity.flat(theta).detach(), _best(decision)
+    flat, found = problem.flat(theta).detach(), _best(decision)
     item = _position(item, len(flat))
     one = {v: value.detach()[item : item + 1] for v, value in found.items()}
-    beside = None if nominal is None else problem.ambiguity.around(nominal, flat).at([item])
+    beside = None if nominal is None else problem.sets.around(nominal, flat).at([item])
     told = _told(problem, known, len(flat), item)
     worst = problem.worst_case_distribution(one, flat[item : item + 1], beside, told)
     if not bool(worst.probabilities.isfinite().all()):
@@ -77,6 +88,9 @@ def worst_case(
         raise ModelError(f"coordinates must name some of the {problem.ambiguity.y.dim} coordinates of y, not {shown}.")
     panels = _panels(axes, 1 if len(shown) == 2 else len(shown))
     if len(shown) == 2:
+        if isinstance(problem.ambiguity, Centred):
+            edge = problem.ambiguity.outline(problem.sets.parts(flat[item : item + 1])[0], shown)[0].numpy(force=True)
+            panels[0].plot(edge[:, 0], edge[:, 1], color=PLAIN, lw=1.0, label="set", zorder=1)
         _scatter(panels[0], worst, beside, shown)
     else:
         for panel, coordinate in zip(panels, shown, strict=True):
@@ -142,8 +156,8 @@ def price_of_robustness(
 
     Args:
         problem: the decision problem.
-        theta: ``(batch, ambiguity.size)``, or a dict by name; the other parameters are taken from it.
-        parameter: a name in ``problem.ambiguity.parameters``, such as "0.sigma" or "radius".
+        theta: ``(batch, problem.size)``, or a dict by name; the other parameters are taken from it.
+        parameter: a name in ``problem.parameters``, such as "0.sigma" or "radius".
         values: numbers that all entries of the parameter take in turn.
         axes: where to draw.
         nominal: atoms and weights of the batch; needed by a Wasserstein ball.
@@ -151,23 +165,22 @@ def price_of_robustness(
         show: "value" or "decision".
         known: values of ``problem.known`` of the batch.
     """
-    ambiguity = problem.ambiguity
-    if parameter not in ambiguity.parameters:
-        raise ModelError(f"The set has no parameter {parameter!r}: choose one of {list(ambiguity.parameters)}.")
+    if parameter not in problem.parameters:
+        raise ModelError(f"There is no parameter {parameter!r}: choose one of {list(problem.parameters)}.")
     if show not in ("value", "decision"):
         raise ModelError(f"show must be 'value' or 'decision', not {show!r}.")
     steps = np.asarray(values, dtype=float)
     if steps.ndim != 1 or not steps.size:
         raise ShapeError(f"values must be a non-empty list of numbers, not of shape {steps.shape}.")
-    flat = ambiguity.flat(theta).detach()
+    flat = problem.flat(theta).detach()
     item, count = _position(item, len(flat)), steps.size
-    parts = {name: part.clone() for name, part in ambiguity.unpack(flat[item : item + 1].repeat(count, 1)).items()}
-    wanted = torch.as_tensor(steps).to(flat).reshape(count, *[1] * len(ambiguity.parameters[parameter]))
+    parts = {name: part.clone() for name, part in problem.unpack(flat[item : item + 1].repeat(count, 1)).items()}
+    wanted = torch.as_tensor(steps).to(flat).reshape(count, *[1] * len(problem.parameters[parameter]))
     parts[parameter] = wanted.expand_as(parts[parameter])
-    around = None if nominal is None else ambiguity.around(nominal, flat).at([item] * count)
+    around = None if nominal is None else problem.sets.around(nominal, flat).at([item] * count)
     told = _told(problem, known, len(flat), item)
     with torch.no_grad():
-        decision = DROLayer(problem).eval()(ambiguity.pack(parts), around, told)
+        decision = DROLayer(problem).eval()(problem.pack(parts), around, told)
     panel = _panels(axes, 1)[0]
     if show == "decision":
         _lines(panel, steps, {v: decision.best[v] for v in problem.variables})
@@ -182,13 +195,20 @@ def price_of_robustness(
     return panel
 
 
-def training(learner: DecisionFocusedLearner, axes: Axes | None = None, *, stage: str | None = None) -> Axes:
+def training(
+    learner: DecisionFocusedLearner,
+    axes: Axes | None = None,
+    *,
+    stage: str | None = None,
+    show: Literal["loss", "violations"] = "loss",
+) -> Axes:
     """The training curves of a learner, with the epoch that was kept.
 
     Args:
         learner: a fitted learner; one that was loaded has no history.
         axes: where to draw.
         stage: "prediction" or "decision"; the last that was run unless given.
+        show: "loss", or "violations" of the constraints with worst cases, one line a constraint.
     """
     history = getattr(learner, "history_", None)
     if not history:
@@ -196,23 +216,35 @@ def training(learner: DecisionFocusedLearner, axes: Axes | None = None, *, stage
     stage = list(history)[-1] if stage is None else stage
     if stage not in history:
         raise ModelError(f"There is no stage {stage!r} in the history: choose one of {list(history)}.")
+    if show not in ("loss", "violations"):
+        raise ModelError(f"show must be 'loss' or 'violations', not {show!r}.")
     rows = history[stage]
+    count = len(learner.problem.rules) if show == "violations" and stage == "decision" else 0
+    if show == "violations" and not count:
+        raise ModelError("Violations are known of the decision stage of problems whose constraints hold worst cases.")
+    of = [f"violations/{k}" for k in range(count)] or [f"{stage}_loss"]
     panel = _panels(axes, 1)[0]
-    for key, colour, label in (
-        (f"{stage}_loss", PLAIN, "training"),
-        (f"val_{stage}_loss", WORST, "validation"),
-    ):
-        epochs = [row["epoch"] + 1 for row in rows if np.isfinite(row.get(key, np.nan))]
-        losses = [row[key] for row in rows if np.isfinite(row.get(key, np.nan))]
-        if not losses:
-            continue
-        panel.plot(epochs, losses, color=colour, marker=".", label=label)
-        if key.startswith("val_"):
-            kept = int(np.argmin(losses))
-            panel.scatter([epochs[kept]], [losses[kept]], s=70, facecolor="none", edgecolor=colour, label="kept")
-    panel.set(xlabel="epoch", ylabel=f"{stage} loss")
+    best = _curve(rows, f"val_{stage}_loss")
+    kept = best[0][int(np.argmin(best[1]))] if best[0] else None
+    for name in of:
+        for key, colour, label in ((name, PLAIN, "training"), (f"val_{name}", WORST, "validation")):
+            epochs, values = _curve(rows, key)
+            if not values:
+                continue
+            panel.plot(epochs, values, color=colour, marker=".", label=label if name is of[0] else None)
+            if key.startswith("val_") and kept in epochs:
+                at = values[epochs.index(kept)]
+                told = "kept" if name is of[0] else None
+                panel.scatter([kept], [at], s=70, facecolor="none", edgecolor=colour, label=told)
+    panel.set(xlabel="epoch", ylabel=f"{stage} loss" if show == "loss" else "violations")
     panel.legend(frameon=False)
     return panel
+
+
+def _curve(rows: Sequence[Mapping[str, float]], key: str) -> tuple[list[float], list[float]]:
+    """Epochs and values of what was logged, where it is a number."""
+    found = [(row["epoch"] + 1, row[key]) for row in rows if np.isfinite(row.get(key, np.nan))]
+    return [epoch for epoch, _ in found], [value for _, value in found]
 
 
 def _best(decision: Decision | Chosen) -> dict[cp.Variable, Tensor]:
@@ -229,25 +261,6 @@ def _position(item: int, batch: int) -> int:
     if item >= batch:
         raise ModelError(f"There is no item {item} in a batch of {batch}.")
     return item
-
-
-def _panels(axes: Axes | Sequence[Axes] | None, count: int) -> list[Axes]:
-    """As many axes as are needed, those given or new ones."""
-    MatplotlibAxes = require("matplotlib.axes", "plot").Axes
-
-    if axes is None:
-        pyplot = require("matplotlib.pyplot", "plot")
-        columns = min(count, 4)
-        rows = -(-count // columns)
-        size = (5.2, 3.6) if count == 1 else (3.0 * columns, 2.4 * rows)
-        grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")[1].ravel()
-        for spare in grid[count:]:
-            spare.set_axis_off()
-        return list(grid[:count])
-    given: list[Any] = [axes] if isinstance(axes, MatplotlibAxes) else list(np.ravel(np.asarray(axes, dtype=object)))
-    if len(given) != count or not all(isinstance(part, MatplotlibAxes) for part in given):
-        raise ModelError(f"This picture needs {count} Matplotlib axes, not {len(given)} ({axes!r}).")
-    return given
 
 
 def _scatter(

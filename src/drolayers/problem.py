@@ -15,6 +15,8 @@ from torch import Tensor
 from drolayers.adapting import Adaptation, adaptive_in, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
+from drolayers.ambiguity.sets import Sets
+from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
 from drolayers.cost.adaptive import Adaptive
@@ -30,7 +32,6 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
-from drolayers.status import Status
 from drolayers.statuses import OnFailure
 from drolayers.uncertainty import Uncertain
 from drolayers.written import Writer
@@ -48,9 +49,10 @@ class DecisionProblem:
             and ``dro.chance`` also on uncertain outcomes, each under a worst distribution of its own. Any CVXPY
             parameter other than y, here, in the cost or in the support of y, is known data: calls take its values as
             ``known``.
-        ambiguity: the set U(θ).
+        ambiguity: the set U(θ): of the cost, and of all constraints that have none of their own (``ambiguity=``).
 
     Attributes:
+        sets: all sets, each with its part of θ; the cost's keeps the names of its parameters.
         known_data: the parameters that are known data, and what is checked of their values.
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
@@ -97,20 +99,22 @@ class DecisionProblem:
                 )
         joint: cp.Expression = cost
         inner: tuple[Part, ...] = ()
+        targets: tuple[Rule, ...] = ()
         lifting = None
         if isinstance(cost, cp.Expression):
             check_leaves(cost, self.constraints)
             lifting = lifting_for(ambiguity, cost, rows)
-            joint, inner = separated(cost, ambiguity.y, lifting)
+            joint, inner, targets = separated(cost, ambiguity.y, lifting)
         self.parsed: PiecewiseCost = parse(joint, ambiguity.y, lifting)
         assert lifting is not None
         self._cost, self._inner = Part(self.parsed), inner
-        self.rules = tuple(rule(c, row, ambiguity.y, lifting) for c, row in zip(robust, rows, strict=True))
+        self.rules = (*(rule(c, row, ambiguity.y, lifting) for c, row in zip(robust, rows, strict=True)), *targets)
+        self.sets = self._every_set()
         costs = [part.parsed for part in self.parts]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
-            [*(p for parsed in costs for p in parsed.known), *told, *ambiguity.y.support.parameters],
-            [(parsed.known, parsed.products) for parsed in costs],
+            [*(p for parsed in costs for p in parsed.known), *told, *self.sets.known],
+            list({id(parsed.products): (parsed.known, parsed.products) for parsed in costs}.values()),
         )
         found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}
         found |= {v.id: v for r in self.rules for v in r.outcome.variables()}
@@ -119,8 +123,9 @@ class DecisionProblem:
             v for v in self.variables if v.attributes.get("boolean") or v.attributes.get("integer")
         )
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
+        self._tails = [[TorchCost(tail) for tail, _ in r.tails] for r in self.rules]
         self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
-        self._writer = Writer(self._cost, inner, ambiguity, self.known_data)
+        self._writer = Writer(self._cost, self._inner, self.sets, self.known_data)
         program, _, limits = self._writer.compiled(
             self._cost,
             [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties],
@@ -133,11 +138,15 @@ class DecisionProblem:
             self.rules,
             limits,
             self.variables,
-            [*ambiguity.features, *self.known_data.features],
+            [*self.sets.features, *self.known_data.features],
             self.program,
             self._engine,
         )
-        self.diagnosis = Diagnosis(ambiguity, self.known_data, self.program, self._decisions, self._engine)
+        # Where mass moves under a cost that is curved in y, a solver that gives up has proved nothing.
+        proves = all(self._writer.set_of(part).pinned for part in self.parts if part.parsed.curves)
+        self.diagnosis = Diagnosis(
+            self.sets, self._unseen, self.known_data, self.program, self._decisions, self._engine, proves
+        )
         bound = [r for r in self.rules if adaptive_in([r.outcome])]
         self._evaluations = Evaluations(self._writer, self.variables, bound, self.diagnosis, self._engine)
 
@@ -156,7 +165,7 @@ class DecisionProblem:
         """Whether the cost (``"cost"``) and each constraint with a worst case say what they mean, and no more."""
         found: dict[cp.Constraint | str, bool] = {"cost": not any(p.parsed.conservative for p in self._of_cost)}
         for r in self.rules:
-            tight = r.kind is not Kind.CHANCE or (r.affine and self.ambiguity.chebyshev)
+            tight = r.kind is not Kind.CHANCE or (r.affine and self._writer.set_of(r.parts[0]).chebyshev)
             found[r.constraint] = tight and not any(part.parsed.conservative for part in r.parts)
         return found
 
@@ -167,8 +176,43 @@ class DecisionProblem:
 
     @property
     def parts(self) -> list[Part]:
-        """All worst cases, that of the cost first."""
-        return [*self._of_cost, *(part for r in self.rules for part in r.parts)]
+        """All worst cases, that of the cost first; targets stand in the cost and among the rules."""
+        return list(dict.fromkeys((*self._of_cost, *(part for r in self.rules for part in r.parts))))
+
+    def _every_set(self) -> Sets:
+        """The cost's set and those of others, each once."""
+        priced = [part.ambiguity or self.ambiguity for part in self.parts if part.price is not None]
+        own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
+        members, distances = ({id(s): s for s in some}.values() for some in ([self.ambiguity, *own], priced))
+        return Sets(tuple(members), tuple(distances))
+
+    @property
+    def _unseen(self) -> list[int]:
+        """Sets that may be empty without the cost falling for ever: all but its own, or that too."""
+        used = any(part.ambiguity in (None, self.ambiguity) for r in self.rules for part in r.parts)
+        return [k for k in range(len(self.sets.members)) if k or (not len(self.parsed.pieces) and used)]
+
+    @property
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        """The learnable parameters of all sets in the order of θ: name and shape."""
+        return self.sets.parameters
+
+    @property
+    def size(self) -> int:
+        """Length of θ."""
+        return self.sets.size
+
+    def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
+        """The flat θ of a dict of ``(batch, *shape)`` tensors, by the names of ``parameters``."""
+        return self.sets.pack(parameters)
+
+    def unpack(self, theta: Float[Tensor, "batch theta"]) -> dict[str, Tensor]:
+        """The parameters by name, each ``(batch, *shape)``."""
+        return self.sets.unpack(theta)
+
+    def flat(self, theta: Theta) -> Float[Tensor, "batch theta"]:
+        """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
+        return self.sets.flat(theta)
 
     def __deepcopy__(self, memo: dict[int, object]) -> DecisionProblem:
         # Compiled once and never changed; decisions are looked up by the very CVXPY variables of the model.
@@ -178,16 +222,16 @@ class DecisionProblem:
         size = f"{self.program.rows} rows, {self.program.columns} columns, {self.program.nonzeros} non-zeros"
         told = ", costs are negative rewards" if self.maximises else ""
         told += "" if self.exact["cost"] else ", the worst case is bounded by a decision rule"
-        return f"DecisionProblem({len(self.variables)} variables, {self.ambiguity}; {size}{told})"
+        return f"DecisionProblem({len(self.variables)} variables, {self.sets}; {size}{told})"
 
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
-        flat = self.ambiguity.flat(theta)
+        flat = self.flat(theta)
         told = self.known_data.given(known, len(flat))
         if told and len(flat) == 1:
             flat = flat.expand(len(next(iter(told.values()))), -1)
-        around = self.ambiguity.around(nominal, flat) if self.ambiguity.needs_nominal else None
-        features = self.ambiguity.feature_values(flat, around)
+        around = self.sets.around(nominal, flat) if self.sets.needs_nominal else None
+        features = self.sets.feature_values(flat, around)
         entries, products = self.known_data.feature_values(told, features)
         return Given(flat, around, entries, torch.cat([features, entries, products], 1))
 
@@ -209,7 +253,7 @@ class DecisionProblem:
         """Solve the continuous problem for a batch of sets, with integer variables relaxed or fixed.
 
         Args:
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             fixed: values for the integer columns of ``program``.
             engine: how to solve; the default engine with exact gradients unless given.
@@ -232,15 +276,8 @@ class DecisionProblem:
         return self._decisions.shortfalls(self.given(theta, nominal, known).features)
 
     def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
-        """Which constraint with a worst case stands most in the way, where there is no decision, and how far."""
-        items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0].tolist()
-        if not self.rules or not items:
-            return ""
-        found = self.shortfalls(theta, nominal, known)
-        worst = {c: missed[items].amax(1).nan_to_num(nan=-1.0, posinf=torch.inf) for c, missed in found.items()}
-        constraint = max(worst, key=lambda c: float(worst[c].max()))
-        missed, item = worst[constraint].max(), items[int(worst[constraint].argmax())]
-        return f"In item {item}, {shorten(constraint)} is missed by {float(missed):.3g}." if missed > 0 else ""
+        """Which constraint or set stands in the way, where there is no decision or no distribution, and how far."""
+        return self.diagnosis.advice(self.given(theta, nominal, known), status)
 
     def integer_points(self, limit: int | None) -> Float[Tensor, "point integer"] | None:
         """All integer points that the constraints admit, in the order of ``program.integers``.
@@ -306,6 +343,34 @@ class DecisionProblem:
             r.constraint: self._at(outcome, x, y, known) for r, outcome in zip(self.rules, self._outcomes, strict=True)
         }
 
+    def missed(
+        self,
+        x: Chosen,
+        y: Tensor,
+        known: Known | None = None,
+        weights: Tensor | None = None,
+        allowed: float | None = None,
+    ) -> dict[cp.Constraint, Float[Tensor, ""]]:
+        """What data say of every constraint with a worst case, over all items; differentiable.
+
+        How often ``dro.always`` and ``dro.chance`` do not hold; by how much the mean of ``dro.expected`` and the CVaR
+        of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative: room to spare).
+
+        Args:
+            x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
+            y: outcomes ``(batch, *shape)``, or flat.
+            known: values of ``problem.known``.
+            weights: of the items, or of their candidates.
+            allowed: a share in place of which the (1 - allowed)-quantile of the largest row is taken, which is positive
+                where ``dro.always`` or ``dro.chance`` fail more often, and has a derivative.
+        """
+        found = {}
+        flat = None if weights is None else weights.reshape(-1)
+        for r, outcome, tails in zip(self.rules, self._outcomes, self._tails, strict=True):
+            values, *parts = (self._at(e, x, y, known).flatten(0, -2) for e in (outcome, *tails))
+            found[r.constraint] = r.missed(values, parts, flat, allowed)
+        return found
+
     def _at(self, expression: TorchCost, x: Chosen, y: Tensor, known: Known | None) -> Tensor:
         """An expression of the decision and y at an outcome."""
         leaves, wrong = self._leaves(x, y, known)
@@ -321,6 +386,7 @@ class DecisionProblem:
         """Values of all that an expression may hold, and the items whose known data are wrong."""
         values = self._checked(x, self._adaptation.hidden)
         uncertain = self.ambiguity.y
+        real("y", y)
         y = uncertain.rows(torch.as_tensor(y))
         if y.dim() != 2 or y.shape[1] != uncertain.dim:
             shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
@@ -356,7 +422,7 @@ class DecisionProblem:
 
         Args:
             x: one decision an item of θ.
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known``.
             of: a constraint with a worst case.
@@ -392,7 +458,7 @@ class DecisionProblem:
 
         Args:
             x: one decision an item of θ.
-            theta: ``(batch, ambiguity.size)``, or a dict by name.
+            theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known``.
             of: a constraint with a worst case, whose distribution is asked for; the cost's unless given.
@@ -406,6 +472,11 @@ class DecisionProblem:
                 "method='vertices'."
             )
         part = self._cost if of is None else self._rule(of).part(row)
+        if part.parsed.curves and not self._writer.set_of(part).pinned:
+            raise ModelError(
+                f"The worst distribution of {part.parsed.curves[0].text}, which is curved in y, is shown where mass "
+                "stays at the atoms (dro.Divergence, dro.Empirical): its worst-case cost is worst_case_cost."
+            )
         return self._evaluations.distribution(part, self._checked(x), self.given(theta, nominal, known))
 
     def _rule(self, constraint: cp.Constraint) -> Rule:
@@ -421,17 +492,21 @@ class DecisionProblem:
         """A decision with a tensor for every variable, and for others that are no variables of the user's."""
         if not isinstance(x, Mapping):
             raise ShapeError(f"A decision is a dict from CVXPY variables to tensors, not {type(x).__name__}.")
-        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables.
-        given = {getattr(v, "id", None): value for v, value in x.items()}
+        # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables; but not one
+        # from another process, where others have these numbers.
         wanted = (*self.variables, *hidden)
+        foreign, own = self.ambiguity.y.foreign, set(wanted)
+        given = {getattr(v, "id", None): value for v, value in x.items() if not foreign or v in own}
         missing = [v.name() for v in wanted if v.id not in given]
         if missing:
-            raise ShapeError(f"The decision has no values for {missing}.")
+            advice = ": unpickled from elsewhere, the problem knows its own problem.variables alone" if foreign else ""
+            raise ShapeError(f"The decision has no values for {missing}{advice}.")
         values = {
             v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
             for v in wanted
         }
         for v, value in values.items():
+            real(v.name(), value)
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
                 raise ShapeError(
                     f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), "

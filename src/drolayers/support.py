@@ -363,10 +363,7 @@ class Ellipsoid(Support):
 
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """``wᵀc + ‖Lᵀw‖``."""
-        dim, radius = self.centre.size, cp.Variable(layout.rows)
-        order = np.lexsort((layout.coordinate, layout.row))
-        stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
-        return self.centre @ stacked + radius, [cp.SOC(radius, self.L.T @ stacked, axis=0)]
+        return ellipsoid_conjugate(cp.Constant(self.centre), cp.Constant(self.L), w, layout)
 
     def members(self, y: cp.Expression) -> Constraints:
         """Through the preimage in the ball."""
@@ -427,8 +424,7 @@ class Conic(Support):
     def conjugate(self, w: cp.Expression, layout: Layout) -> tuple[cp.Expression, Constraints]:
         """Conic duality: ``min -Σ bᵀη : Σ A_yᵀη = -w, Σ A_vᵀη = 0, η in the cones``."""
         dim = self.A[0].shape[1] - self.lifted
-        order = np.lexsort((layout.coordinate, layout.row))
-        stacked = cp.reshape(w[order], (dim, layout.rows), order="F")
+        stacked = by_column(w, layout)
         etas = [cp.Variable((M.shape[0], layout.rows)) for M in self.A]
         slope = sum(M[:, :dim].T @ eta for M, eta in zip(self.A, etas, strict=True))
         value = -sum(v @ eta for v, eta in zip(self.b, etas, strict=True))
@@ -514,6 +510,20 @@ class Intersection(Support):
     def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
         """The worst of them."""
         return torch.stack([part.violation(y, known) for part in self.parts]).amax(0)
+
+
+def ellipsoid_conjugate(
+    centre: cp.Expression, L: cp.Expression, w: cp.Expression, layout: Layout, size: cp.Expression | float = 1.0
+) -> tuple[cp.Expression, Constraints]:
+    """``wᵀc + size·‖Lᵀw‖``, one a row."""
+    radius, stacked = cp.Variable(layout.rows), by_column(w, layout)
+    return centre @ stacked + size * radius, [cp.SOC(radius, L.T @ stacked, axis=0)]
+
+
+def by_column(w: cp.Expression, layout: Layout) -> cp.Expression:
+    """One column a row of the layout; every row covers all coordinates."""
+    order = np.lexsort((layout.coordinate, layout.row))
+    return cp.reshape(w[order], (layout.row.size // layout.rows, layout.rows), order="F")
 
 
 def intersection(first: Support, second: Support) -> Support:

@@ -9,10 +9,11 @@ import numpy as np
 
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.numbering import Numbered
 from drolayers.support import Reals, Support
 
 
-class Uncertain(cp.Parameter):
+class Uncertain(Numbered, cp.Parameter):
     """The uncertain vector or matrix ``y`` of a decision problem.
 
     It is a CVXPY parameter, so that costs are ordinary CVXPY expressions in the decision and in ``y``. The coordinates
@@ -40,6 +41,7 @@ class Uncertain(cp.Parameter):
             raise ModelError(f"The support of {name or 'y'} holds {others[0]}, which is not known: use a cp.Parameter.")
         super().__init__(sizes, name=name or "y", nonneg=self.support.nonnegative(dim))
         self._flat = Uncertain(dim, self.support, name) if len(sizes) > 1 else None
+        self._whole: Uncertain | None = None
 
     @property
     def dim(self) -> int:
@@ -55,6 +57,23 @@ class Uncertain(cp.Parameter):
     def entries(self) -> cp.Expression:
         """``y`` written in terms of ``flat``."""
         return self if self._flat is None else cp.reshape(self._flat, self.shape, order="C")
+
+    def within(self, support: Support) -> Uncertain:
+        """``y`` in an event that leaves it no more than a part of its support: what the event's set is made of.
+
+        Args:
+            support: what the event allows; its intersection with the support of ``y`` is meant.
+        """
+        if not isinstance(support, Support):
+            raise ModelError(f"within needs a drolayers support such as Box(hi=3), not {support!r}.")
+        part = Uncertain(self.shape, self.support & support.over(self.shape), self.name())
+        part._whole = self.whole
+        return part
+
+    @property
+    def whole(self) -> Uncertain:
+        """``y`` itself, where this is ``y`` within an event."""
+        return self if self._whole is None else self._whole
 
     def rows(self, outcomes: Any, lead: int = 1) -> Any:
         """Outcomes ``(..., *shape)`` with ``lead`` dimensions in front as ``(..., dim)``; others stay as they are."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import drolayers as dro
 from drolayers import moments as m
+from drolayers.ambiguity.base import AmbiguitySet
 
 Parameters = dict[str, np.ndarray]
 
@@ -28,6 +30,42 @@ WEIGHTS = np.array([0.3, 0.45, 0.25])
 
 
 @dataclass(frozen=True, eq=False)
+class Events:
+    """What is mixed: sets, given probabilities or None, the divergence that they are within, and supports as boxes."""
+
+    sets: tuple[SetCase, ...]
+    weights: np.ndarray | None
+    kind: str | None
+    boxes: tuple[tuple[np.ndarray, np.ndarray] | None, ...]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first scenario of every event."""
+        return np.cumsum([0, *(3 if part.around else 1 for part in self.sets)])[:-1]
+
+    def probabilities(self, t: Parameters) -> np.ndarray:
+        """Those around which, or at which, they are."""
+        return t["weights"] / t["weights"].sum() if self.weights is None else self.weights
+
+    def parameters(self, t: Parameters, event: int) -> Parameters:
+        """Those of one set."""
+        return {n.removeprefix(f"{event}."): v for n, v in t.items() if n.startswith(f"{event}.")}
+
+    def excess(self, event: int, y: np.ndarray) -> np.ndarray:
+        """By how much points leave the support of an event."""
+        if (box := self.boxes[event]) is None:
+            return np.zeros(len(y))
+        return np.maximum(np.maximum(box[0] - y, y - box[1]), 0).max(1)
+
+    def make(self, parts: Callable[[SetCase, dro.Uncertain], AmbiguitySet], y: dro.Uncertain, u: float) -> dro.Mixture:
+        """The mixture over outcomes u times as large."""
+        boxes = [None if box is None else dro.support.Box(u * box[0], u * box[1]) for box in self.boxes]
+        over = [y if box is None else y.within(box) for box in boxes]
+        sets = [parts(part, event) for part, event in zip(self.sets, over, strict=True)]
+        return dro.Mixture(sets, self.weights, self.kind)
+
+
+@dataclass(frozen=True, eq=False)
 class SetCase:
     """A set, parameters at which it has room, and what it bounds.
 
@@ -38,26 +76,55 @@ class SetCase:
         moments: values ``(point, bound)`` at points ``(point, 2)``; None for a ball.
         sigma: the bounds.
         ball: norm and order of a Wasserstein ball.
+        metric: the matrix by which its ways are measured, as it is used.
+        fixed: coordinates that may not move in it.
         divergence: the kind of a ball of reweightings.
+        gauge: of robust outcomes, the smallest multiple of the shape that holds points ``(point, 2)``.
+        covariance: whether mean and second moment are bounded, in units of a factor.
+        events: of a mixture.
+        brief: whether certificates for all pairs with supports and costs do, in place of all triples.
     """
 
     name: str
-    make: Callable[[dro.Uncertain], dro.MomentSet | dro.Wasserstein | dro.Divergence]
+    make: Callable[[dro.Uncertain], Any]
     base: Parameters
     moments: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
     sigma: Callable[[Parameters], np.ndarray] | None = None
-    ball: tuple[float, int] | None = None
+    ball: tuple[float, float] | None = None
     divergence: str | None = None
+    gauge: Callable[[Parameters, np.ndarray], np.ndarray] | None = None
+    covariance: bool = False
+    metric: Callable[[Parameters], np.ndarray] | None = None
+    fixed: tuple[int, ...] = ()
+    events: Events | None = None
+    brief: bool = False
 
     @property
     def around(self) -> bool:
         """Whether the set is a ball around a nominal distribution."""
-        return self.ball is not None or self.divergence is not None
+        inner = self.events is not None and any(part.around for part in self.events.sets)
+        return self.ball is not None or self.divergence is not None or inner
 
     def used(self, probabilities: np.ndarray, weights: np.ndarray) -> float:
         """What a reweighting uses of its radius."""
         assert self.divergence is not None
         return float(weights @ PHI[self.divergence](cp.Constant(probabilities / weights)).value)
+
+    def lengths(self, t: Parameters, ways: np.ndarray) -> np.ndarray:
+        """How long ways ``(way, 2)`` are; infinite where a coordinate moves that may not."""
+        assert self.ball is not None
+        moved, still = np.delete(ways, self.fixed, axis=1), ways[:, list(self.fixed)]
+        moved = moved if self.metric is None else moved @ self.metric(t).T
+        stuck = np.abs(still).max(1, initial=0.0) > 1e-6 * (1.0 + np.abs(ways).max(1))
+        return np.where(stuck, np.inf, _norm(moved, self.ball[0]))
+
+    def spent(self, t: Parameters, probabilities: np.ndarray, ways: np.ndarray) -> tuple[float, float]:
+        """What is used of the radius, to the power of the order, and the radius; under order ∞ the longest way."""
+        assert self.ball is not None
+        lengths, order = self.lengths(t, ways), self.ball[1]
+        if np.isinf(order):
+            return float(lengths[probabilities > 0].max()), float(t["radius"])
+        return float(probabilities @ lengths**order), float(t["radius"] ** order)
 
     def parameters(self, batch: int, seed: int = 0, spread: float = 0.04) -> list[Parameters]:
         """Parameters of a batch: the base ones, moved a little."""
@@ -425,13 +492,53 @@ def _conic_matrix(middle: np.ndarray) -> SetCase:
     )
 
 
-def _ball(norm: float, order: int) -> SetCase:
+def _ball(norm: float, order: float) -> SetCase:
     return SetCase(
-        f"ball {norm:g}, order {order}",
+        f"ball {norm:g}, order {order:g}",
         lambda y: dro.Wasserstein(y, 3, norm=norm, order=order),
         {"radius": np.array(0.3)},
         ball=(norm, order),
     )
+
+
+def _balls() -> list[SetCase]:
+    """Balls in which every way is bounded, by metrics, and around what may not move."""
+    square = np.array([[1.0, 0.4], [-0.3, 0.7]])
+
+    def scaled(t: Parameters) -> np.ndarray:
+        return t["metric"] / np.sqrt((t["metric"] ** 2).sum() / t["metric"].shape[1])
+
+    def case(name: str, norm: float, order: float, matrix: np.ndarray | None = None, **more: Any) -> SetCase:
+        fixed = more.get("fixed", ())
+        return SetCase(
+            name,
+            lambda y: dro.Wasserstein(y, 3, norm=norm, order=order, metric=matrix, fixed=fixed),
+            {"radius": np.array(0.3)},
+            ball=(norm, order),
+            metric=None if matrix is None else lambda t: matrix,
+            fixed=fixed,
+            brief=True,
+        )
+
+    def learnt(name: str, norm: float, order: float, matrix: np.ndarray) -> SetCase:
+        return SetCase(
+            name,
+            lambda y: dro.Wasserstein(y, 3, norm=norm, order=order, metric=dro.Learn(*matrix.shape)),
+            {"radius": np.array(0.3), "metric": matrix},
+            ball=(norm, order),
+            metric=scaled,
+            brief=True,
+        )
+
+    return [
+        *[case(f"ball {norm:g}, order inf", norm, np.inf) for norm in (2, np.inf)],
+        case("ball by a matrix", 2, 1, IMAGE),
+        case("ball by a diagonal, order inf", np.inf, np.inf, np.diag([2.0, 0.5])),
+        learnt("learnt ball, order 2", 2, 2, square),
+        learnt("learnt ball, order inf", 1, np.inf, IMAGE),
+        case("ball along an axis", 1, 1, fixed=(1,)),
+        case("ball along an axis, order inf", 2, np.inf, np.array([[0.8]]), fixed=(0,)),
+    ]
 
 
 PHI: dict[str, Callable[[cp.Expression], cp.Expression]] = {
@@ -448,6 +555,69 @@ def _reweighted(kind: str) -> SetCase:
     return SetCase(kind, lambda y: dro.Divergence(y, 3, kind), {"radius": np.array(0.1)}, divergence=kind)
 
 
+ROOT = np.array([[0.5, 0.0], [0.15, 0.4]])
+
+
+def _shapes() -> list[SetCase]:
+    """Robust outcomes."""
+    wide = {"centre": np.array([0.9, 1.1]), "radius": np.array([0.5, 0.4])}
+
+    def box(t: Parameters, y: np.ndarray) -> np.ndarray:
+        return (abs(y - t["centre"]) / t["radius"]).max(1)
+
+    def ellipsoid(t: Parameters, y: np.ndarray) -> np.ndarray:
+        return _norm((y - t["centre"]) @ np.linalg.inv(t["factor"]).T, 2)
+
+    def budget(t: Parameters, y: np.ndarray) -> np.ndarray:
+        return np.maximum(box(t, y), (abs(y - t["centre"]) / t["radius"]).sum(1) / 1.3)
+
+    return [
+        SetCase("box of outcomes", lambda y: dro.Outcomes(y, "box"), wide, gauge=box, brief=True),
+        SetCase(
+            "ellipsoid of outcomes",
+            lambda y: dro.Outcomes(y, "ellipsoid"),
+            {"centre": wide["centre"], "factor": ROOT},
+            gauge=ellipsoid,
+            brief=True,
+        ),
+        SetCase("budget of outcomes", lambda y: dro.Outcomes(y, "budget", 1.3), wide, gauge=budget, brief=True),
+    ]
+
+
+def _covariance() -> SetCase:
+    """Delage and Ye, everything learnt."""
+    return SetCase(
+        "mean and covariance",
+        lambda y: dro.MeanCovariance(y, gamma2=None),
+        {"mu": np.array([0.9, 1.1]), "factor": ROOT, "gamma1": np.array(0.15), "gamma2": np.array(1.2)},
+        covariance=True,
+        brief=True,
+    )
+
+
+def _mixtures() -> list[SetCase]:
+    """Learnt probabilities of two moment sets, and given ones within a ball, of balls among others."""
+    squares, sums = _squares()[0], _norms(1.0)[0]
+    box = np.array([0.2, 0.3]), np.array([2.2, 2.5])
+
+    def mixture(name: str, own: Parameters, events: Events) -> SetCase:
+        inner = {f"{i}.{n}": v for i, part in enumerate(events.sets) for n, v in part.base.items()}
+        return SetCase(
+            name,
+            lambda y: events.make(lambda part, own: part.make(own), y, 1.0),
+            own | inner,
+            events=events,
+            brief=True,
+        )
+
+    given = np.array([0.4, 0.35, 0.25])
+    balls = _ball(1, 1), _reweighted("chi2"), squares
+    return [
+        mixture("mixture", {"weights": np.array([0.6, 0.4])}, Events((squares, sums), None, None, (None, box))),
+        mixture("mixture in a ball", {"radius": np.array(0.1)}, Events(balls, given, "chi2", (None, None, box))),
+    ]
+
+
 SETS: list[SetCase] = [
     _equality(),
     _linear(),
@@ -460,6 +630,10 @@ SETS: list[SetCase] = [
     *_conics(),
     *[_ball(norm, order) for norm in (1, 2, np.inf) for order in (1, 2)],
     *[_reweighted(kind) for kind in PHI],
+    *_mixtures(),
     *_vectors(),
+    *_balls(),
     *_differences(),
+    *_shapes(),
+    _covariance(),
 ]

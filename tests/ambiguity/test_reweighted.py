@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.status import Status
+from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import PHI
 
 
@@ -112,3 +112,18 @@ def test_bad_settings_are_one_sentence() -> None:
     problem, _ = newsvendor(lambda y: dro.Empirical(y, 7))
     with pytest.raises(dro.ModelError, match="no learnable parameters"):
         dro.DecisionFocusedLearner(problem).fit(np.zeros((9, 1)), np.ones((9, 3)))
+
+
+def test_chi2_derivatives_where_atoms_lose_all_mass() -> None:
+    """No row is active without a multiplier there, so that the batch finds its faces without help item by item."""
+    y, x = dro.Uncertain(3), cp.Variable(3, nonneg=True)
+    problem = dro.DecisionProblem(-y @ x, [cp.sum(x) == 1], dro.Divergence(y, 12, "chi2"))
+    rng = np.random.default_rng(0)
+    nominal = torch.as_tensor(rng.normal(size=(10, 12, 3))), torch.full((10, 12), 1 / 12, dtype=torch.float64)
+    radius = torch.full((10, 1), 1.5, dtype=torch.float64, requires_grad=True)
+    solution = problem.solve(radius, nominal)
+    chosen = solution.variable(x)
+    worst = problem.worst_case_distribution({x: chosen.detach()}, radius.detach(), nominal)
+    assert bool((worst.probabilities < 1e-7).any(1).all())
+    (chosen * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert set(solution.derivative.tolist()) == {int(Derivative.FACE)}

@@ -13,7 +13,7 @@ import drolayers as dro
 from drolayers.ambiguity.base import Mass
 from tests.ambiguity.sets import CENTRE, SETS, SetCase, stacked
 
-MOMENTS = [case for case in SETS if not case.around]
+MOMENTS = [case for case in SETS if case.moments is not None]
 POINTS = CENTRE + np.random.default_rng(0).normal(size=(6, 2))
 IDS = [case.name for case in MOMENTS]
 
@@ -68,6 +68,9 @@ def test_parameters_and_usage(case: SetCase) -> None:
     flat = ambiguity.pack(theta)
     assert flat.shape == (2, ambiguity.size)
     assert all(torch.equal(v, theta[n]) for n, v in ambiguity.unpack(flat).items())
+    if case.events is not None:
+        # What a mixture uses is looked at in test_mixture.py.
+        return
     nominal = case.nominal(2)
     atoms = torch.as_tensor(POINTS[:3]).expand(2, -1, -1) if nominal is None else nominal[0] + 0.25
     weights = torch.full((2, 3), 1 / 3, dtype=torch.float64) if nominal is None else nominal[1]
@@ -82,10 +85,21 @@ def test_parameters_and_usage(case: SetCase) -> None:
         turned = replace(stayed, probabilities=weights.flip(1))
         expected = [[case.used(w.flip(0).numpy(), w.numpy())] for w in weights]
         np.testing.assert_allclose(ambiguity.usage(flat, nominal, turned)[0].numpy(), expected, rtol=1e-9)
+    elif case.covariance:
+        for item, t in enumerate(given):
+            xi = np.linalg.solve(t["factor"], (atoms[item].numpy() - t["mu"]).T)
+            mean, second = xi.mean(1), xi @ xi.T / 3
+            np.testing.assert_allclose(used[item].numpy(), [mean @ mean, np.linalg.eigvalsh(second)[-1]], rtol=1e-9)
+            np.testing.assert_allclose(bounds[item].numpy(), [t["gamma1"], t["gamma2"]])
+    elif case.gauge is not None:
+        expected = [case.gauge(t, a.numpy()).max() for t, a in zip(given, atoms, strict=True)]
+        np.testing.assert_allclose(used[:, 0].numpy(), expected, rtol=1e-9)
     elif case.ball is None:
         expected = [w.numpy() @ case.moments(t, a.numpy()) for w, t, a in zip(weights, given, atoms, strict=True)]
         np.testing.assert_allclose(used.numpy(), np.stack(expected), rtol=1e-6, atol=1e-7)
     else:
-        norm, order = case.ball
-        np.testing.assert_allclose(used.numpy(), np.linalg.norm([0.25, 0.25], norm) ** order)
-        np.testing.assert_allclose(bounds[:, 0].numpy(), [t["radius"] ** order for t in given])
+        ways = np.full((3, 2), 0.25)
+        expected = [case.spent(t, w.numpy(), ways) for w, t in zip(weights, given, strict=True)]
+        np.testing.assert_allclose(torch.cat([used, bounds], 1).numpy(), expected)
+        stayed = ambiguity.usage(flat, nominal, replace(mass, atoms=nominal[0]))[0]
+        torch.testing.assert_close(stayed, torch.zeros(2, 1).double())

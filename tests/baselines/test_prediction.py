@@ -17,7 +17,7 @@ def test_the_mean_is_learnt_and_decided_upon() -> None:
     mean = 0.02 * np.stack([Z[:, 0], -Z[:, 0], Z[:, 1], -Z[:, 1]], 1)
     Y = mean + 0.01 * rng.standard_normal((600, 4))
     policy = MeanPrediction(portfolio.problem, hidden=(16,), epochs=30, lr=1e-2).fit(Z[:400], Y[:400])
-    predicted = policy.predict(Z[400:])
+    predicted = policy.predict_mean(Z[400:])
     assert np.sqrt(np.mean((predicted - mean[400:]) ** 2)) < 0.003
     weights = portfolio.weights(policy.decide(Z[400:]))
     np.testing.assert_allclose((weights * predicted).sum(1), predicted.max(1), atol=1e-6)
@@ -34,7 +34,7 @@ def test_a_curved_mean_is_linear_in_monomials() -> None:
     errors = {}
     for degree in (1, 2):
         policy = MeanPrediction(portfolio.problem, hidden=(), degree=degree, epochs=40, lr=3e-2).fit(Z[:400], Y[:400])
-        errors[degree] = np.sqrt(np.mean((policy.predict(Z[400:]) - mean[400:]) ** 2))
+        errors[degree] = np.sqrt(np.mean((policy.predict_mean(Z[400:]) - mean[400:]) ** 2))
     assert errors[2] < 0.03 < 0.2 < errors[1]
 
 
@@ -50,7 +50,7 @@ def test_the_best_epoch_is_kept() -> None:
 
 def squared_error(policy: MeanPrediction, Z: np.ndarray, Y: np.ndarray, training: np.ndarray) -> float:
     """The mean squared error in standard deviations of the training outcomes."""
-    return float((((policy.predict(Z) - Y) / training.std(0)) ** 2).mean())
+    return float((((policy.predict_mean(Z) - Y) / training.std(0)) ** 2).mean())
 
 
 def test_losses_are_means_over_points_not_over_batches() -> None:
@@ -65,10 +65,10 @@ def test_losses_are_means_over_points_not_over_batches() -> None:
 def test_decisions_at_a_point_meet_its_demand() -> None:
     shop, (Z, Y) = Shop(), sales()
     policy = MeanPrediction(shop.problem, hidden=(8,), epochs=5).fit(Z, Y)
-    small = policy.predict(Z).sum(1) < 5.5
+    small = policy.predict_mean(Z).sum(1) < 5.5
     assert small.any()
     # Stock costs one and a shortage four: what is certain to be asked for is bought.
-    np.testing.assert_allclose(policy.decide(Z)[shop.retail][small], policy.predict(Z)[small], atol=1e-6)
+    np.testing.assert_allclose(policy.decide(Z)[shop.retail][small], policy.predict_mean(Z)[small], atol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [3, (np.zeros((4, 2)),), (np.zeros((4, 2)), np.zeros((4, 2)), None, 1)])
@@ -94,7 +94,7 @@ def test_a_share_is_held_out_and_the_rest_keeps_its_order() -> None:
 def test_one_seed_one_result() -> None:
     shop, (Z, Y) = Shop(), sales()
     first, second, other = (
-        MeanPrediction(shop.problem, seed, hidden=(8,), epochs=3).fit(Z, Y).predict(Z) for seed in (0, 0, 1)
+        MeanPrediction(shop.problem, seed, hidden=(8,), epochs=3).fit(Z, Y).predict_mean(Z) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, second)
     assert np.abs(first - other).max() > 1e-6

@@ -15,7 +15,7 @@ from drolayers.conic.adjoints.path import Path
 from drolayers.conic.adjoints.theorem import Found
 from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
-from drolayers.conic.interior.batch import Batch, lane_count
+from drolayers.conic.interior.batch import AlgebraName, Batch, lane_count
 from drolayers.conic.interior.elimination import Elimination
 from drolayers.conic.interior.method import Algebra, Goal
 from drolayers.conic.program import ConeProgram, Values
@@ -109,7 +109,7 @@ def test_every_operation_agrees(name: str) -> None:
     def work(on: Algebra, x: Any, rx: Any, s: Any, z: Any, ds: Any, dz: Any, target: Any) -> tuple[Any, ...]:
         scaling = on.scale(s, z)
         gx, gz = on.solve(on.factor(scaling, 1e-9), rx, dz, 3)
-        numbers = (on.dots(s, z), on.masses(ds, dz), on.sizes(dz), on.margin(s), on.reach(s, ds), on.reach(z, dz))
+        numbers = (on.dots(s, z), on.masses(ds, dz), on.sizes(dz), on.margin(s), on.reach(s, ds, z, dz))
         offset = on.correct(scaling, z, ds, dz, target[0])
         blend = on.combine(target[0], s, 2.0 * target[0], z)
         vectors = (on.rows(x), on.columns(z), on.form(x), on.slack(scaling, dz, ds), offset, blend, gx, gz)
@@ -118,6 +118,24 @@ def test_every_operation_agrees(name: str) -> None:
     found = [Batch.of(program, values, a).each(work, x, rx, s, z, ds, dz, target) for a in ("numba", "torch")]
     for one, other in zip(*found, strict=True):
         _assert_near(one.nan_to_num(posinf=9.0), other.nan_to_num(posinf=9.0), 1e-8)
+
+
+@pytest.mark.parametrize("algebra", ["numba", "torch"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_factorisation_close_by_serves(name: str, algebra: AlgebraName) -> None:
+    program, values = _program(name), _values(name, 5)
+    (s, z), rx = _inside(program, 5, 0), torch.ones(program.columns, 5, dtype=torch.float64)
+
+    def work(on: Algebra, rx: Any, s: Any, z: Any) -> tuple[Any, ...]:
+        here = on.scale(s, z)
+        close = on.renewed(on.factor(on.scale(1.01 * s, z), 1e-10), here)
+        # There is room for one factorisation, so that the one close by comes first.
+        near = on.solve(close, rx, z, 6)
+        return *near, *on.solve(on.factor(here, 1e-10), rx, z, 3)
+
+    gx, gz, *exact = Batch.of(program, values, algebra).each(work, rx, s, z)
+    _assert_near(gx, exact[0], 1e-9)
+    _assert_near(gz, exact[1], 1e-9)
 
 
 @pytest.mark.parametrize("batch", SIZES)

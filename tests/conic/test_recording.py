@@ -20,11 +20,13 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 
 
 def test_sizes_of_batches_are_rounded_up_to_few() -> None:
-    sizes = [rounded(items) for items in range(1, 1001)]
-    assert all(size >= items for items, size in enumerate(sizes, 1))
-    assert sizes == sorted(sizes)
-    assert [rounded(n) for n in (1, 2, 3, 4, 5, 7, 9, 17, 100, 101, 129)] == [1, 2, 3, 4, 6, 8, 12, 24, 100, 128, 192]
-    assert len(set(sizes)) < 30
+    for width, most in ((100, 16), (100_000, 30)):
+        sizes = [rounded(items, width) for items in range(1, 1001)]
+        assert all(size >= items for items, size in enumerate(sizes, 1))
+        assert len(set(sizes)) <= most
+    assert [rounded(n, 100) for n in (1, 8, 9, 33, 100, 129, 200)] == [8, 8, 32, 128, 100, 512, 200]
+    # Where numbers are many, padding costs what it adds.
+    assert [rounded(n, 100_000) for n in (1, 2, 3, 5, 9, 17, 100, 101, 129)] == [1, 2, 3, 6, 12, 24, 100, 128, 192]
 
 
 @CUDA

@@ -210,8 +210,11 @@ def test_thousands_of_terms_stay_apart() -> None:
 
 SECOND = Uncertain(3, name="noise")
 REFUSED: dict[str, tuple[Build, str]] = {
-    "square of y": (lambda x, X, y: cp.sum_squares(y - x), "quad_over_lin.*not piecewise affine"),
-    "exponential": (lambda x, X, y: cp.sum(cp.exp(y)), "exp.*not piecewise affine"),
+    "cube of y": (lambda x, X, y: cp.sum(cp.power(cp.pos(y), 3)), "Power.*not piecewise affine"),
+    "square of a maximum": (lambda x, X, y: cp.square(cp.pos(y[0] - x[0])), "a loss is taken of a maximum of y"),
+    "maximum of squares": (lambda x, X, y: cp.maximum(cp.square(y[0] - x[0]), 1), "can only be added to the cost"),
+    "cvar of a square": (lambda x, X, y: dro.cvar(cp.square(y[0] - x[0]), 0.9), "can only be added to the cost"),
+    "square of a product with y": (lambda x, X, y: cp.square(y[0] * y[1]), "not affine in y"),
     "two-norm": (lambda x, X, y: cp.norm(y - x, 2), "not piecewise affine"),
     "product of y": (lambda x, X, y: cp.multiply(y[0], y[1]) + x[0], r"y\[0\].*not affine in y"),
     "y times a maximum": (lambda x, X, y: y[0] * cp.pos(y[1]), "not piecewise affine in y because"),

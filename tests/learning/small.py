@@ -49,7 +49,7 @@ def learner(problem: dro.DecisionProblem, **settings: Any) -> dro.DecisionFocuse
         "nominal": None if problem.ambiguity.needs_nominal else dro.nominal.KNN(k=5),
         "pretraining": dro.Stage(epochs=2, rate=1e-2, batch_size=10),
         "training": dro.Stage(epochs=2, batch_size=10),
-        "trainer": dro.Trainer(progress=False),
+        "trainer": dro.Trainer(progress=False, budget=0.0),
     }
     changes: dict[str, dict[str, Any]] = {}
     for name in [name for name in settings if "__" in name]:

@@ -31,7 +31,7 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         [sys.executable, script, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
@@ -81,6 +81,7 @@ model.fit(data.Z, data.Y)
 
 # Calls of the model: one to look at its shape, five an epoch (four steps, one validation), two epochs of
 # pre-training first, and one for the unit of the cost. 9 dies in pre-training, 20 in the second decision-focused epoch.
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
 @pytest.mark.parametrize("dies_at", [9, 20])
 def test_a_killed_run_resumes_and_ends_where_it_would_have(tmp_path: Path, dies_at: int) -> None:
     script = tmp_path / "dying.py"

@@ -34,7 +34,7 @@ def broken(here: Case, asked: tuple, mass: Spread, escaping: float) -> set[str]:
     return {name for name, value in defects(here, *asked, mass, escaping).items() if not value <= TOLERANCE}
 
 
-@pytest.mark.parametrize("kind", ["first and second", "ball 2, order 2"])
+@pytest.mark.parametrize("kind", ["first and second", "ball 2, order 2", "mean and covariance"])
 def test_certificates_notice(kind: str) -> None:
     here, asked, mass, escaping = certified(kind, "box", "newsvendor")
     assert not broken(here, asked, mass, escaping)
@@ -46,6 +46,15 @@ def test_certificates_notice(kind: str) -> None:
     *rest, f = asked
     assert broken(here, (*rest, f * (1 + 1e-5)), mass, escaping) == {"cost"}
     assert broken(here, asked, mass, escaping + 1e-4) == {"cost"}
+
+
+@pytest.mark.parametrize("kind", ["box of outcomes", "ellipsoid of outcomes", "budget of outcomes"])
+def test_certificates_of_outcomes_notice(kind: str) -> None:
+    here, asked, mass, escaping = certified(kind, "box", "newsvendor")
+    assert not broken(here, asked, mass, escaping)
+    centre = asked[1]["centre"]
+    away = replace(mass, atoms=centre + 1.001 * (mass.atoms - centre))
+    assert broken(here, asked, away, escaping) >= {"bounds", "cost"}
 
 
 @pytest.mark.parametrize("kind", ["norm 2", "ball 1, order 1"])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
@@ -15,13 +17,16 @@ from torch import Tensor
 
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
-from drolayers.ambiguity.parameters import Typical, columns
+from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Term
+from drolayers.ambiguity.theta import Theta
 from drolayers.amounts import Told
-from drolayers.errors import ShapeError
+from drolayers.errors import ModelError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
-from drolayers.uncertainty import Uncertain
+
+Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
+"""From the sums of all scenarios to what is to be summed instead, with its constraints."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Rows:
         layout: which row and coordinate an entry of the slope belongs to.
         block: which block a row belongs to, numbered from 0.
         sign: the known signs of the slope, zero where unknown.
+        owner: where rows are of several worst cases at once, whose they are, numbered from 0.
         lifted: what a row adds for each unit of a lifted component u_c ≥ g_c(y), by (row, component).
         scenarios: how many scenarios the rows are laid out for, where those of each differ; else one.
     """
@@ -43,8 +49,19 @@ class Rows:
     layout: Layout
     block: Labels
     sign: Sign = None
+    owner: Labels | None = None
     lifted: Callable[[Labels, Labels], cp.Expression] | None = None
     scenarios: int = 1
+
+    @property
+    def owners(self) -> int:
+        """Number of worst cases."""
+        return 1 if self.owner is None else int(self.owner.max()) + 1
+
+    @property
+    def several(self) -> tuple[int, ...]:
+        """The shape of what every worst case has one of."""
+        return () if self.owner is None else (self.owners,)
 
     @property
     def lone(self) -> NDArray[np.bool_]:
@@ -70,6 +87,8 @@ class Mass:
 class SetDual:
     """The dual of a set over some rows: ``min price + unit · Σ_blocks max_rows sup {slope - terms}``.
 
+    Of several worst cases at once there are as many prices and sums.
+
     Where probabilities of scenarios may change, ``combined`` takes the sums of every scenario and returns what is to be
     summed instead of them, with its constraints.
     """
@@ -80,7 +99,7 @@ class SetDual:
     constraints: Constraints
     unit: float = 1.0
     scenarios: int = 1
-    combined: Callable[[cp.Expression], tuple[cp.Expression, Constraints]] | None = None
+    combined: Combined | None = None
 
 
 def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
@@ -92,7 +111,8 @@ def scenarios(rows: Rows, weights: cp.Parameter) -> Rows:
             rows, slope=times(weights[entry], rows.slope), offset=times(weights[row], rows.offset), sign=None
         )
     slope, offset = kron(weights, rows.slope), kron(weights, rows.offset)
-    return Rows(slope, offset, *laid_out(rows.layout, rows.block, count))
+    owner = None if rows.owner is None else np.tile(rows.owner, count)
+    return Rows(slope, offset, *laid_out(rows.layout, rows.block, count), owner=owner)
 
 
 def laid_out(base: Layout, block: Labels, count: int) -> tuple[Layout, Labels]:
@@ -103,44 +123,96 @@ def laid_out(base: Layout, block: Labels, count: int) -> tuple[Layout, Labels]:
     return layout, np.tile(block, count) + row * blocks
 
 
-def largest(weights: cp.Parameter) -> Callable[[cp.Expression], tuple[cp.Expression, Constraints]]:
-    """The largest total of N scenarios, N times, where each was multiplied by its weight, unless that is zero."""
-
-    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-        bound = cp.Variable()
-        return weights.size * bound, [totals <= weights * bound]
-
-    return combined
-
-
 def at_atoms(slope: cp.Expression, layout: Layout, weighted: cp.Parameter) -> cp.Expression:
     """Σ_i (ω y)_ni a_ri for the rows of all scenarios, from the slopes of one."""
     count, dim = weighted.shape
+    rows, entries = layout.rows // count, layout.row.size // count
+    if rows and entries == rows * dim:
+        # Where every row sees all coordinates, one product of matrices: CVXPY's work is then a hundredth.
+        place = layout.coordinate[:entries] + dim * layout.row[:entries]
+        spread = sp.csr_array((np.ones(entries), (place, np.arange(entries))), shape=(entries, entries))
+        return cp.vec(weighted @ cp.reshape(spread @ slope, (dim, rows), order="F"), order="C")
     scenario = np.repeat(np.arange(count), layout.row.size // count)
     centres = cp.vec(weighted, order="C")[scenario * dim + layout.coordinate]
     return layout.sums() @ times(centres, tiled(slope, count))
 
 
-class AmbiguitySet(ABC):
+@dataclass(frozen=True)
+class Along:
+    """What a set says of affine functions u = aᵀy + b on all of space, one by one: a ball around weighted numbers.
+
+    Args:
+        values: Nω_n u_n, scenario by scenario.
+        weights: Nω_n.
+        unit: 1/N.
+        order: of the ball.
+        radius: of the ball, for a single function; None where mass stays at the atoms.
+        reach: Nω_n times the radius.
+        roots: √(Nω_n) u_n.
+        constraints: what makes the radius one.
+    """
+
+    values: cp.Expression
+    weights: cp.Expression
+    unit: float
+    order: float = 0.0
+    radius: cp.Expression | None = None
+    reach: cp.Expression | None = None
+    roots: cp.Expression | None = None
+    constraints: Constraints = field(default_factory=list)
+
+
+def largest(weights: cp.Parameter, several: tuple[int, ...] = ()) -> Combined:
+    """The largest of the sums of all scenarios, in place of their sum; each was multiplied by its weight."""
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        most = cp.Variable(several)
+        return weights.size * most, [totals <= weighted(weights, most)]
+
+    return combined
+
+
+def weighted(weights: cp.Expression, value: cp.Expression) -> cp.Expression:
+    """Every weight times a number, or times each of several."""
+    return weights * value if value.shape == () else kron(weights, value)
+
+
+class AmbiguitySet(Theta, ABC):
     """A set U(θ) of distributions of ``y``."""
 
-    y: Uncertain
-    parameters: Mapping[str, tuple[int, ...]]
-    """The learnable parameters in the order of θ: name and shape."""
+    name: str = ""
+    """By which its parameters are called where a problem has several sets."""
     features: tuple[cp.Parameter, ...]
     """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
     atoms: int
     """Number of atoms of the nominal distribution, where one travels beside θ."""
 
-    @property
-    def size(self) -> int:
-        """Length of θ."""
-        return sum(int(np.prod(shape)) for shape in self.parameters.values())
+    def named(self, name: str) -> Self:
+        """The set itself, with a name: its parameters are ``name.…`` where it is not the set of the cost."""
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ModelError(f"The name of a set must be one word, such as 'service', not {name!r}.")
+        self.name = name
+        return self
 
     @property
     def pinned(self) -> bool:
         """Whether mass is where the nominal atoms are, and nowhere else."""
         return False
+
+    @property
+    def bundles(self) -> bool:
+        """Whether ``dual`` and ``outcomes`` take the rows of several worst cases at once, by their owners."""
+        return False
+
+    @property
+    def local(self) -> bool:
+        """Whether the outcomes that the set allows are told atom by atom, since mass cannot go anywhere from each."""
+        return self.pinned
+
+    @property
+    def escapes(self) -> bool:
+        """Whether mass may go as far as it likes, if it is little enough."""
+        return not self.pinned
 
     @property
     def reach(self) -> Support:
@@ -151,6 +223,16 @@ class AmbiguitySet(ABC):
     def needs_nominal(self) -> bool:
         """Whether atoms and weights travel beside θ."""
         return False
+
+    @property
+    def centred(self) -> bool:
+        """Whether the worst mean square of an affine function is the square of its worst mean, of either sign."""
+        return False
+
+    @property
+    def known(self) -> tuple[cp.Parameter, ...]:
+        """The known data on which the support depends."""
+        return self.y.support.parameters
 
     @property
     def chebyshev(self) -> bool:
@@ -179,12 +261,20 @@ class AmbiguitySet(ABC):
             share: whether what all scenarios have in common may be said once.
         """
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """The same over every outcome that the set allows: all of the support unless said otherwise.
 
         Moments are free there; what a row adds for a unit of a lifted component must be negative, and is a multiplier.
         """
         return SetDual(rows, cp.Constant(0.0), [], [])
+
+    def along(self, rows: Rows) -> Along | None:
+        """What the set says of affine functions of y, each a row over all coordinates; None where that is not known."""
+        return None
+
+    def outcome_links(self) -> list[Labels]:
+        """Groups of coordinates that these outcomes tie together, besides the support's: none unless said otherwise."""
+        return []
 
     def lifted(self) -> list[Labels]:
         """The coordinates of every component g_c of the moments to which a decision rule can respond."""
@@ -227,6 +317,12 @@ class AmbiguitySet(ABC):
     ) -> Bool[Tensor, "batch"]:
         """Items whose set may be empty although their program looks solvable."""
 
+    def settled(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
+        """Items whose set is seen not to be empty without solving anything; none unless said otherwise."""
+        return theta.new_zeros(len(theta), dtype=torch.bool)
+
     @abstractmethod
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
@@ -242,58 +338,29 @@ class AmbiguitySet(ABC):
     ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:
         """What a distribution uses of every bound, and the bounds."""
 
-    def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
-        """The flat θ of a dict of ``(batch, *shape)`` tensors."""
-        shapes = self.parameters
-        unknown = set(parameters) - set(shapes)
-        missing = set(shapes) - set(parameters)
-        if unknown or missing:
-            raise ShapeError(
-                f"The set has parameters {list(shapes)}; unknown: {sorted(unknown)}, missing: {sorted(missing)}."
-            )
-        parts: list[Tensor] = []
-        for name, shape in shapes.items():
-            value = parameters[name]
-            if not isinstance(value, Tensor):
-                raise ShapeError(f"Parameter {name!r} must be a tensor, not {type(value).__name__}.")
-            if shape == (self.y.dim,):
-                value = self.y.rows(value)
-            expected = (parts[0].shape[0] if parts else value.shape[:1].numel(), *shape)
-            if tuple(value.shape) != expected:
-                raise ShapeError(
-                    f"Parameter {name!r} must have shape {expected} (batch first), not {tuple(value.shape)}."
-                )
-            parts.append(columns(value))
-        return torch.cat(parts, 1) if parts else torch.zeros(1, 0)
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """θ of the same set, ``factor`` times as large about its centre; differentiable.
 
-    def unpack(self, theta: Float[Tensor, "batch theta"]) -> dict[str, Tensor]:
-        """The parameters by name, each ``(batch, *shape)``."""
-        self.check(theta)
-        sizes = [int(np.prod(shape)) for shape in self.parameters.values()]
-        parts = torch.split(theta, sizes, dim=1)
-        return {
-            name: part.reshape(theta.shape[0], *shape)
-            for (name, shape), part in zip(self.parameters.items(), parts, strict=True)
-        }
+        Args:
+            theta: flat.
+            factor: one for all items or one an item, ``(batch,)``.
 
-    def flat(self, theta: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
-        """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
-        if isinstance(theta, Mapping):
-            theta = self.pack(theta)
-        self.check(theta)
-        bad = ~theta.isfinite().all(1)
-        if bool(bad.any()):
-            where = bad.nonzero()[:, 0].tolist()
-            names = [n for n, v in self.unpack(theta).items() if not bool(v.isfinite().all())]
-            raise ShapeError(
-                f"theta holds NaN or infinity in items {where[:8]} (parameters {names}): check the model's output."
-            )
-        return theta
+        Raises:
+            ModelError: the set has no size that is learnt.
+        """
+        raise ModelError(f"{self!r} has no size to scale: use a set whose radius or bounds are learnt.")
 
-    def check(self, theta: Tensor) -> None:
-        """Raise unless θ is a float tensor of shape (batch, size)."""
-        if not isinstance(theta, Tensor) or not theta.is_floating_point():
-            kind = getattr(theta, "dtype", type(theta).__name__)
-            raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")
-        if theta.dim() != 2 or theta.shape[1] != self.size:
-            raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")
+    def grown(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor, powers: Mapping[str, float]) -> Tensor:
+        """θ with some parameters multiplied by a power of a factor, one for all items or one an item."""
+        values, by = self.unpack(theta), torch.as_tensor(factor).to(theta).expand(len(theta))
+        for name, power in powers.items():
+            values[name] = values[name] * (by**power).reshape(-1, *[1] * (values[name].dim() - 1))
+        return self.pack(values)
+
+    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The smallest t for which the set, scaled by t, holds an outcome by itself; differentiable.
+
+        Raises:
+            ModelError: the set has no scale by which to measure outcomes.
+        """
+        raise ModelError(f"{self!r} has no scale for single outcomes: calibrate its value, with disappointment=.")

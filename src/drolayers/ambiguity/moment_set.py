@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
+from drolayers.ambiguity.image import Coordinates
 from drolayers.ambiguity.moment import Elementary, Moment, kind, stacked
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
@@ -32,6 +33,9 @@ from drolayers.uncertainty import Uncertain
 
 EDGE = 1e-7
 """Relative room below which a set has no Slater point."""
+
+ROOM = 1e-3
+"""Relative room with which a point is seen to satisfy a bound."""
 
 
 @final
@@ -116,6 +120,23 @@ class MomentSet(AmbiguitySet):
             return False
         return len(self.moments) == moment.bounds == 1 and isinstance(self.y.support, Reals)
 
+    @property
+    def bundles(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def centred(self) -> bool:
+        """Where squared deviations alone are bounded on all of space, no coordinate's twice."""
+        seen: list[int] = []
+        for moment in self.moments:
+            if not isinstance(moment, Elementary) or not isinstance(moment.image, Coordinates):
+                return False
+            if moment.outer != NormPower(2.0, 2.0):
+                return False
+            seen += moment.image.coordinates.tolist()
+        return len(seen) == len(set(seen)) and isinstance(self.y.support, Reals)
+
     def links(self) -> list[Labels]:
         """Those of the moments."""
         return [link for moment in self.moments for link in moment.links(self.y.dim)]
@@ -128,18 +149,20 @@ class MomentSet(AmbiguitySet):
         for group, lift in zip(self._groups, self._lifts(rows), strict=True):
             moment = group.moment
             multiplier: Multiplier | None = None
-            if lift is not None or not (moment.eliminable and rows.layout.rows == 1):
-                beta: cp.Expression = cp.Variable(moment.bounds, nonneg=True, name="beta")
+            if lift is not None or not (moment.eliminable and rows.layout.rows == rows.owners):
+                beta: cp.Expression = cp.Variable((*rows.several, moment.bounds), nonneg=True, name="beta")
                 if moment.sides == 2 and moment.sigma is not None and not moment.sigma.any():
                     # The two sides of an equation have one multiplier, of either sign.
-                    beta = cp.hstack([cp.Variable(moment.size, name="beta"), np.zeros(moment.size)])
-                price = price + group.price @ beta
-                multiplier = _broadcast(beta) if lift is None else _difference(_broadcast(beta), lift)
+                    shape = (*rows.several, moment.size)
+                    beta = cp.hstack([cp.Variable(shape, name="beta"), np.zeros(shape)])
+                price = price + beta @ group.price
+                multiplier = _broadcast(beta) if rows.owner is None else _owned(beta, rows.owner)
+                multiplier = multiplier if lift is None else _difference(multiplier, lift)
             more, others = moment.terms(rows.layout, group.leaves, Charge(multiplier, group.rho, lift is not None))
             terms, constraints = terms + more, constraints + others
         return SetDual(rows, price, terms, constraints)
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """All of the support, with what the rows take off moments as multipliers; scaled, as in ``dual``."""
         terms: list[Term] = []
         constraints: Constraints = []
@@ -239,6 +262,42 @@ class MomentSet(AmbiguitySet):
                 found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
+    @cached_property
+    def _powers(self) -> dict[int, float]:
+        """The degree of every moment whose bound is a size that is learnt."""
+        return {i: m.degree for i, m in enumerate(self.moments) if m.sigma is None and not m.signed}
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """Every learnt bound of a nonnegative moment of degree p times factorᵖ, each about its own centre.
+
+        So deviations from the centre may be ``factor`` times as large. Sets grow with the factor, one inside the other.
+        Bounds that were given stay as they are, and so do those that may be negative (``Linear``): they have no centre.
+        Where degrees are mixed in one moment, its bound grows with the factor itself.
+        """
+        if not self._powers:
+            raise ModelError(f"{self!r} has no size to scale: let the bound of a nonnegative moment be learnt.")
+        return self.grown(theta, factor, {self._name(i, "sigma"): degree for i, degree in self._powers.items()})
+
+    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The smallest t for which the set, scaled by t, holds the distribution that is certain of y; differentiable.
+
+        That is max (g_i(y)/σ_i)^(1/p_i), and infinite where a bound that does not scale forbids it. Where this is at
+        most t, the scaled set's worst case is not below the cost at y, whatever the cost. For a box or an ellipsoid of
+        the mean, ``Mean(sigma=None)`` or ``Norm(2, A=...)``, and a cost that is affine in y it is the worst case over
+        the outcomes of that box or ellipsoid itself, as for ``dro.Outcomes``; for other costs it is more cautious.
+        """
+        theta, y = theta.double(), self.y.rows(y).to(theta).double()
+        values = self.values(theta, y[:, None])[:, 0].split([m.bounds for m in self.moments], 1)
+        found = []
+        for i, (moment, value, sigma) in enumerate(zip(self.moments, values, self.sigmas(theta), strict=True)):
+            if i in self._powers:
+                share = value.clamp(min=FLOOR) / sigma.clamp(min=FLOOR)
+                found.append(share ** (1.0 / moment.degree))
+            else:
+                room = 1e-9 * torch.maximum(value.abs(), sigma.abs()).detach()
+                found.append(torch.where(value <= sigma + room, 0.0, torch.inf))
+        return torch.cat(found, 1).amax(1)
+
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:
@@ -246,6 +305,20 @@ class MomentSet(AmbiguitySet):
         pairs = zip(self.sigmas(theta), self.moments, strict=True)
         low = [s < 0 if m.affine else s <= FLOOR for s, m in pairs if not m.signed]
         return torch.cat(low, 1).any(1) if low else torch.zeros(theta.shape[0], dtype=torch.bool, device=theta.device)
+
+    def settled(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
+        """All mass at the location of some moment satisfies all bounds, with room to spare."""
+        theta = theta.detach().double()
+        offsets = [v for i, m in enumerate(self.moments) for v in m.offsets(self.leaf_values(theta, i))]
+        points = [v.expand(len(theta), -1) for v in offsets if v.shape[1:] == (self.y.dim,)]
+        if not points:
+            return super().settled(theta)
+        where = torch.stack(points, 1)
+        used, bounds = self.values(theta, where), torch.cat(self.sigmas(theta), 1)[:, None]
+        inside = (bounds - used >= ROOM * (bounds.abs() + used.abs())) & (bounds != 0)
+        return (inside.all(2) & (self.y.support.violation(where, known) <= 0)).any(1)
 
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
@@ -382,6 +455,16 @@ def _broadcast(beta: cp.Expression) -> Multiplier:
 
     def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
         return beta[bound] if beta.size > 1 else cp.promote(beta[0], (row.size,))
+
+    return multiplier
+
+
+def _owned(beta: cp.Expression, owner: Labels) -> Multiplier:
+    """Multipliers ``(owner, bound)`` that the rows of one owner share."""
+    bounds = beta.shape[1]
+
+    def multiplier(row: Labels, bound: Labels, coordinate: Labels) -> cp.Expression:
+        return cp.vec(beta, order="C")[owner[row] * bounds + (bound if bounds > 1 else 0)]
 
     return multiplier
 

@@ -151,6 +151,24 @@ class NormPower:
         return cp.square(r) if self.degree == 2 else cp.power(r, self.degree, approx=False)
 
 
+@final
+@dataclass(frozen=True)
+class Still:
+    """φ(u) = 0 at u = 0, infinite elsewhere: what may not move. Its conjugate is zero, whatever the multiplier."""
+
+    def gauge(
+        self, tau: cp.Expression, part: Labels, parts: int, sign: Sign = None
+    ) -> tuple[cp.Expression | None, Constraints]:
+        """Nothing, and nothing to be said."""
+        return None, []
+
+    def conjugate(
+        self, tau: cp.Expression, part: Labels, multiplier: cp.Expression
+    ) -> tuple[cp.Expression | None, Constraints]:
+        """The same."""
+        return None, []
+
+
 Outer = Affine | NormPower
 
 

@@ -12,7 +12,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
+from drolayers.ambiguity.base import (
+    Along,
+    AmbiguitySet,
+    Combined,
+    Mass,
+    Rows,
+    SetDual,
+    at_atoms,
+    largest,
+    scenarios,
+    weighted,
+)
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import Typical
@@ -21,6 +32,7 @@ from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.products import times
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -53,6 +65,11 @@ class Reweighted(AmbiguitySet):
         return True
 
     @property
+    def bundles(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def reach(self) -> Support:
         """What mass may reach is said by the atoms alone."""
         return Reals()
@@ -71,9 +88,15 @@ class Reweighted(AmbiguitySet):
         expanded = scenarios(rows, self.weights)
         return SetDual(expanded, cp.Constant(0.0), [_AtAtoms(self, rows)], [], 1.0 / self.atoms, self.atoms)
 
-    def outcomes(self, rows: Rows) -> SetDual:
+    def outcomes(self, rows: Rows, share: bool = True) -> SetDual:
         """At all atoms of positive weight: the largest of their costs."""
-        return replace(Reweighted.dual(self, rows), combined=largest(self.weights))
+        return replace(Reweighted.dual(self, rows), combined=largest(self.weights, rows.several))
+
+    def along(self, rows: Rows) -> Along:
+        """At the atoms."""
+        expanded = scenarios(rows, self.weights)
+        values = at_atoms(rows.slope, expanded.layout, self.weighted_centres) + expanded.offset
+        return Along(values, self.weights, 1.0 / self.atoms)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -175,8 +198,7 @@ class Divergence(Reweighted):
 
     def __init__(self, y: Uncertain, atoms: int, kind: Kind = "chi2") -> None:
         super().__init__(y, atoms)
-        if kind not in _CONJUGATES:
-            raise ModelError(f"Divergence needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
+        check_kind("Divergence", kind)
         self.kind, self.parameters = kind, {"radius": ()}
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         self.features = (self.radius, *self.features)
@@ -185,15 +207,9 @@ class Divergence(Reweighted):
         return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
 
     def dual(self, rows: Rows, share: bool = True) -> SetDual:
-        """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η, where v_n is the cost at atom n."""
-        scale, level = cp.Variable(nonneg=True, name="lambda"), cp.Variable(name="eta")
-
-        def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-            bound = cp.Variable(self.atoms)
-            given = totals - self.weights * level
-            return cp.sum(bound), _CONJUGATES[self.kind](bound, given, self.weights * scale)
-
-        return replace(super().dual(rows, share), price=self.radius[0] * scale + level, combined=combined)
+        """That of the ball, over the costs at the atoms."""
+        price, combined = reweighing(self.kind, self.radius[0], self.weights, rows.several)
+        return replace(super().dual(rows, share), price=price, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -205,6 +221,10 @@ class Divergence(Reweighted):
         """A tenth: probabilities differ from their weights by a third on average, whatever y is counted in."""
         radius = torch.tensor(0.1, dtype=torch.float64)
         return {"radius": Typical(radius, radius, positive=True, meaningful=False)}
+
+    def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
+        """The radius, as the divergence counts it: that of ``"chi2"`` grows with the square of the difference."""
+        return self.grown(theta, factor, {"radius": 1.0})
 
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
@@ -221,15 +241,50 @@ class Divergence(Reweighted):
 
     def used(self, ratio: Tensor, weights: Tensor) -> Tensor:
         """Σ ω_n φ(p_n / ω_n)."""
-        t = ratio.clamp(min=0.0)
-        phi = {
-            "kl": torch.xlogy(t, t) - t + 1.0,
-            "burg": -t.clamp(min=1e-300).log() + t - 1.0,
-            "chi2": (t - 1.0) ** 2,
-            "tv": (t - 1.0).abs(),
-            "hellinger": (t.sqrt() - 1.0) ** 2,
-        }[self.kind]
-        return (weights * phi).sum(1)
+        return divergence(self.kind, ratio, weights)
+
+
+def check_kind(who: str, kind: str) -> None:
+    """Raise unless there is such a divergence."""
+    if kind not in _CONJUGATES:
+        raise ModelError(f"{who} needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
+
+
+def divergence(
+    kind: Kind, ratio: Float[Tensor, "batch n"], weights: Float[Tensor, "batch n"]
+) -> Float[Tensor, "batch"]:
+    """Σ ω_n φ(p_n / ω_n), from the ratios and the weights."""
+    t = ratio.clamp(min=0.0)
+    phi = {
+        "kl": torch.xlogy(t, t) - t + 1.0,
+        "burg": -t.clamp(min=1e-300).log() + t - 1.0,
+        "chi2": (t - 1.0) ** 2,
+        "tv": (t - 1.0).abs(),
+        "hellinger": (t.sqrt() - 1.0) ** 2,
+    }[kind]
+    return (weights * phi).sum(1)
+
+
+def reweighing(
+    kind: Kind, radius: cp.Expression, weights: cp.Expression, several: tuple[int, ...] = ()
+) -> tuple[cp.Expression, Combined]:
+    """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η: its price, and from all Nω_n v_n to N times the sum.
+
+    Args:
+        kind: the divergence φ.
+        radius: ρ.
+        weights: Nω_n, N of them.
+        several: the shape of λ and η, of several worst cases at once.
+    """
+    scale, level = cp.Variable(several, nonneg=True, name="lambda"), cp.Variable(several, name="eta")
+
+    def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
+        bound = cp.Variable(totals.size)
+        constraints = _CONJUGATES[kind](bound, totals - weighted(weights, level), weighted(weights, scale))
+        total = cp.sum(cp.reshape(bound, (weights.size, *several), order="C"), axis=0) if several else cp.sum(bound)
+        return total, constraints
+
+    return radius * scale + level, combined
 
 
 def _kl(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
@@ -244,8 +299,9 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
 
 def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
     """((r/2 + λ)⁺)²/λ - λ."""
-    root = cp.Variable(t.shape, nonneg=True)
-    return [root >= 0.5 * r + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+    # That the root is not negative goes without saying, and as a row it would have no multiplier where it is zero.
+    root = cp.Variable(t.shape)
+    return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
 def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer, Sign
+from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer, Sign, Still
 from drolayers.products import times
 from drolayers.support import Layout, in_cone
 
@@ -92,7 +92,7 @@ class OuterTerm(Term):
         rho: the size of deviations, one a part.
     """
 
-    outer: Outer
+    outer: Outer | Still
     entry: Labels
     part: Labels
     parts: Parts
@@ -119,9 +119,9 @@ class OuterTerm(Term):
             share = share if whole and self.transpose is None else _spread(self.entry, entries) @ share
         known = None if sign is None or remainder is None else sign[self.entry]
         bound, constraints = self._conjugate(tau, known)
-        value = _to_rows(bound, self.parts.row, layout)
+        value = to_rows(bound, self.parts.row, layout)
         if self.shift is not None:
-            value = value + _to_rows(times(self.shift, tau), self.parts.row[self.part], layout)
+            value = value + to_rows(times(self.shift, tau), self.parts.row[self.part], layout)
         return Contribution(value, share, constraints)
 
     @property
@@ -170,7 +170,7 @@ class ConicTerm(Term):
             constraints.append(total(self.dim + 1, width) == 0)
         value = -sum(eta.T @ b for eta, b in zip(etas, self.vectors, strict=True))
         share = _spread(self.entry.ravel(), layout.row.size) @ -cp.vec(total(0, self.dim), order="F")
-        return Contribution(_to_rows(value, self.rows, layout), share, constraints)
+        return Contribution(to_rows(value, self.rows, layout), share, constraints)
 
 
 def _spread(entry: Labels, entries: int) -> sp.csr_array:
@@ -178,7 +178,7 @@ def _spread(entry: Labels, entries: int) -> sp.csr_array:
     return sp.csr_array((np.ones(entry.size), (entry, np.arange(entry.size))), shape=(entries, entry.size))
 
 
-def _to_rows(value: cp.Expression | None, row: Labels, layout: Layout) -> cp.Expression:
+def to_rows(value: cp.Expression | None, row: Labels, layout: Layout) -> cp.Expression:
     """Add up values by row."""
     if value is None:
         return cp.Constant(np.zeros(layout.rows))

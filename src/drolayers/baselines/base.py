@@ -28,6 +28,9 @@ class Policy(Protocol):
             known: values of ``problem.known``, one row a context.
         """
 
+    def predict(self, Z: Any, known: Known | None = None) -> Any:
+        """The same decisions as one table, the variables side by side."""
+
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
 

@@ -7,18 +7,18 @@ from typing import Any, Self, final
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator
 
 from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.known import Known
 from drolayers.learning.data import examples, split
+from drolayers.learning.policy import Decider
 from drolayers.problem import DecisionProblem
 
 
 @final
-class MeanPrediction(BaseEstimator):  # type: ignore[misc]
+class MeanPrediction(Decider):
     """Two stages: a network is trained on squared errors, and the decision is taken as if its prediction were certain.
 
     Args:
@@ -73,7 +73,7 @@ class MeanPrediction(BaseEstimator):  # type: ignore[misc]
         return self
 
     @torch.no_grad()
-    def predict(self, Z: Any) -> Any:
+    def predict_mean(self, Z: Any) -> Any:
         """The predicted means ``(n, dim)``."""
         values = contexts(self, Z)
         mean = self.model_(values)

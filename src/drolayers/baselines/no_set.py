@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Self, final
 
 import cvxpy as cp
-from sklearn.base import BaseEstimator
 
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.moments import Norm
@@ -16,20 +15,23 @@ from drolayers.checks import number
 from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
 from drolayers.learning.data import examples, split
+from drolayers.learning.policy import Decider
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
 
 SIGMA = 1e-6
 """Bound of E‖y - μ‖₁ that makes the set a point, relative to the spread of the outcomes.
 
-The decision loss changes by the slope of the cost times this, far below its noise, while the price of the multiplier
-still stands a thousand times above the tolerance of the solver (1e-9); at zero the set would have no Slater point. In
-the 1-norm the program stays linear, so that the learner sees by itself where its solution map is flat (a portfolio: the
-point is in the objective alone, and gradients are smoothed) and where it is not (a newsvendor: dx*/dμ = 1)."""
+``Empirical`` would be the point itself, but its atom travels beside θ, and θ is what the learner trains. Here the point
+is θ, and the decision loss changes by the slope of the cost times this, far below its noise, while the price of the
+multiplier still stands a thousand times above the tolerance of the solver (1e-9); at zero the set would have no Slater
+point. In the 1-norm the program stays linear, so that the learner sees by itself where its solution map is flat (a
+portfolio: the point is in the objective alone, and gradients are smoothed) and where it is not (a newsvendor: dx*/dμ =
+1)."""
 
 
 @final
-class NoSet(BaseEstimator):  # type: ignore[misc]
+class NoSet(Decider):
     """The learner of the library on sets that are single points, pre-trained on the conditional mean.
 
     Args:

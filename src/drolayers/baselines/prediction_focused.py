@@ -7,7 +7,6 @@ from typing import Any, Self, final
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.baselines.base import as_given, checked_problem
@@ -16,6 +15,7 @@ from drolayers.known import Known
 from drolayers.layer import DROLayer
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.learning.data import matrix
+from drolayers.learning.policy import Decider
 from drolayers.problem import DecisionProblem
 
 
@@ -32,7 +32,7 @@ def PredictionFocused(problem: DecisionProblem, **settings: Any) -> DecisionFocu
 
 
 @final
-class FullKnowledge(BaseEstimator):  # type: ignore[misc]
+class FullKnowledge(Decider):
     """Robust decisions for sets that somebody who knows the distribution names: nothing is learnt.
 
     With the true conditional moments (``Newsvendor.full_knowledge``) this is the paper's benchmark, the best that
@@ -40,7 +40,7 @@ class FullKnowledge(BaseEstimator):  # type: ignore[misc]
 
     Args:
         problem: the decision problem.
-        theta: from contexts ``(n, dz)``, an array, to the parameters of the sets: ``(n, ambiguity.size)``, or a dict by
+        theta: from contexts ``(n, dz)``, an array, to the parameters of the sets: ``(n, problem.size)``, or a dict by
             name.
         seed: nothing is random here; every policy takes one.
         oracle: passed to the layer.
@@ -62,7 +62,7 @@ class FullKnowledge(BaseEstimator):  # type: ignore[misc]
         self, Z: Any = None, Y: Any = None, validation: tuple[Any, ...] | None = None, known: Known | None = None
     ) -> Self:
         """There is nothing to learn."""
-        if checked_problem(self.problem, "FullKnowledge").ambiguity.needs_nominal:
+        if checked_problem(self.problem, "FullKnowledge").sets.needs_nominal:
             raise ModelError("FullKnowledge needs a set that is all in θ; a ball around data is not.")
         return self
 
@@ -73,7 +73,7 @@ class FullKnowledge(BaseEstimator):  # type: ignore[misc]
         given = self.theta(matrix(Z, "Z").numpy())
         if isinstance(given, dict):
             given = {name: torch.as_tensor(value).double() for name, value in given.items()}
-        theta: Tensor = self.problem.ambiguity.flat(given if isinstance(given, dict) else torch.as_tensor(given))
+        theta: Tensor = self.problem.flat(given if isinstance(given, dict) else torch.as_tensor(given))
         layer = DROLayer(self.problem, oracle=self.oracle, engine=self.engine).eval()
         table = self.problem.known_data.table(known, len(theta))
         parts = [

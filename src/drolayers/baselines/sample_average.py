@@ -7,19 +7,19 @@ from typing import Any, Self, final
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator
 
 from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning.data import examples
+from drolayers.learning.policy import Decider
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 
 
 @final
-class SampleAverage(BaseEstimator):  # type: ignore[misc]
+class SampleAverage(Decider):
     """Minimises the mean cost over all training outcomes: one decision, whatever the context.
 
     Args:
@@ -55,7 +55,7 @@ class SampleAverage(BaseEstimator):  # type: ignore[misc]
 
 
 @final
-class WeightedSampleAverage(BaseEstimator):  # type: ignore[misc]
+class WeightedSampleAverage(Decider):
     """Minimises the cost under the nominal distribution Q_z of each context.
 
     Args:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.reweighted import Empirical
+from drolayers.cost.rules import over_one_set
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
 from drolayers.problem import DecisionProblem
@@ -21,7 +22,7 @@ from drolayers.uncertainty import Uncertain
 
 
 def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], AmbiguitySet]) -> DecisionProblem:
-    """The problem with the same cost, constraints and decision variables under another set.
+    """The problem with the same cost, constraints and decision variables under another set, the same for all.
 
     Args:
         problem: the problem.
@@ -34,21 +35,21 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
             f"Baselines know no adaptive decisions such as {problem.adaptive[0].name()}, whose rules belong to a set: "
             "write a second stage with dro.recourse."
         )
-    y = problem.ambiguity.y
+    if any(part.price is not None for part in problem.parts):
+        raise ModelError("A fragility is about distances from the data, so that no policy without a set can have it.")
+    y, cost = problem.ambiguity.y, over_one_set(problem.cost)
+    constraints = [over_one_set(constraint) for constraint in problem.constraints]
     # Second stages and uncertain constraints need the support: it says for which outcomes they must hold.
     needed = problem.rules or any(len(part.parsed.forbidden) or part.parsed.conservative for part in problem.parts)
     if not isinstance(y.support, Reals) and not needed:
         free = Uncertain(y.shape, Reals(y.support.parameters), y.name())
-        kept = {
-            id(leaf): leaf
-            for leaf in (*problem.cost.variables(), *problem.cost.constants(), *problem.known_data.parameters)
-        }
+        kept = {id(leaf): leaf for leaf in (*cost.variables(), *cost.constants(), *problem.known_data.parameters)}
         try:
-            return DecisionProblem(problem.cost.tree_copy({**kept, id(y): free}), problem.constraints, ambiguity(free))
+            return DecisionProblem(cost.tree_copy({**kept, id(y): free}), constraints, ambiguity(free))
         except ModelError:
             # A convex function of the decision that multiplies y is convex for y ≥ 0 alone.
             pass
-    return DecisionProblem(problem.cost, problem.constraints, ambiguity(y))
+    return DecisionProblem(cost, constraints, ambiguity(y))
 
 
 def affine(problem: DecisionProblem) -> bool:

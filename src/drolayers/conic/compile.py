@@ -225,7 +225,13 @@ def check_leaves(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> N
 
     A solver would fail on such a constant and blame something else.
     """
+    first: dict[int, cp.Expression] = {}
     for leaf in (leaf for part in (cost, *constraints) for leaf in (*part.parameters(), *part.variables())):
+        if first.setdefault(leaf.id, leaf) is not leaf:
+            raise ModelError(
+                f"{first[leaf.id].name()} and {leaf.name()} have one number, since one of them was unpickled: CVXPY "
+                "would take them for the same, so make the others after unpickling, or use the unpickled ones alone."
+            )
         variable = isinstance(leaf, cp.Variable)
         taken = _SYMMETRIC if variable and leaf.ndim == 2 else ()
         structure = [a for a in _STRUCTURES if leaf.attributes.get(a) and a not in taken]

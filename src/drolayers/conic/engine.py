@@ -31,6 +31,7 @@ from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError
 from drolayers.status import Derivative, Status, usable
+from drolayers.transforms import refuse_transforms
 
 
 class FlatGradientWarning(UserWarning):
@@ -148,10 +149,12 @@ class Engine:
         _, Ax, _ = residuals.products(program, detached, primal, dual)
         return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _finish(self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool) -> Solution:
         """Solve, or take what is known, and attach both derivatives."""
         outcome: dict[str, Tensor] = {}
         matrices = (values.P, values.A, values.q, values.b)
+        refuse_transforms(*matrices, values.constant)
         x = _ImplicitSolve.apply(self, program, values.finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
@@ -175,10 +178,10 @@ class Engine:
         at times: what the second route leaves unfinished is tried there too.
         """
         batch = len(values)
-        if not bool(finite.any()):
-            nothing = Points.none(values)
-            return nothing, nothing.verdict, torch.full_like(values.q[:, :1].sum(1), torch.inf)
         if not bool(finite.all()):
+            if not bool(finite.any()):
+                nothing = Points.none(values)
+                return nothing, nothing.verdict, torch.full_like(values.q[:, :1].sum(1), torch.inf)
             # A NaN in one item must not reach the solver: a good item stands in for it.
             stand_in = torch.where(finite, torch.arange(batch, device=finite.device), finite.int().argmax())
             values = values[stand_in]
@@ -191,10 +194,11 @@ class Engine:
         for plainly in (False, True) if self.rescue is not None else ():
             unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
-            if items.numel():
-                assert self.rescue is not None
-                route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
-                points, status, residual = second_route(route, program, values, points, status, residual, items)
+            if not items.numel():
+                break
+            assert self.rescue is not None
+            route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
+            points, status, residual = second_route(route, program, values, points, status, residual, items)
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
 
@@ -281,6 +285,7 @@ class _ImplicitSolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms(dx)
         values, found, ok = ctx.kept
         incoming = found.units.seed(torch.where(ok, dx, torch.zeros_like(dx)))
         with torch.no_grad():
@@ -316,6 +321,7 @@ class _Envelope(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, df: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms(df)
         (x, z, ok), program = ctx.point, ctx.program
         with torch.no_grad():
             by = torch.where(ok, df, torch.zeros_like(df))[:, None]

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from drolayers.conic.index import Index, once, row_index
 from drolayers.errors import ModelError, ShapeError
-from drolayers.extras import require
+from drolayers.files import load, save
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -326,40 +326,34 @@ class ConeProgram:
             "variables": [asdict(slot) for slot in self.variables],
             "parameters": [asdict(slot) for slot in self.parameters],
         }
-        require("safetensors.torch", "learning").save_file(
-            tensors, str(path), metadata={"drolayers": json.dumps(header)}
-        )
+        save(path, header, tensors)
 
     @classmethod
     def load(cls, path: str | Path) -> ConeProgram:
         """Read a program written by :meth:`save`; only tensors and JSON are read, never code."""
-        safetensors = require("safetensors", "learning")
-        try:
-            with safetensors.safe_open(str(path), framework="pt") as stored:
-                header = json.loads((stored.metadata() or {}).get("drolayers", "{}"))
-                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
-        except (OSError, safetensors.SafetensorError, json.JSONDecodeError) as error:
-            raise ModelError(f"{path} cannot be read as a compiled program: {error}.") from error
-        if header.get("format") != FORMAT:
-            raise ModelError(f"{path} is not a compiled program of format {FORMAT}: compile and save it again.")
+        header, tensors = load(path, "compiled program", FORMAT)
 
         def slots(entries: list[dict[str, Any]]) -> tuple[Slot, ...]:
-            return tuple(Slot(e["name"], e["offset"], tuple(e["shape"]), e["key"]) for e in entries)
+            # The numbers that CVXPY gave in another process may be anybody's here: slots are found by their names.
+            return tuple(Slot(e["name"], e["offset"], tuple(e["shape"]), -1) for e in entries)
 
-        cones: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["cones"].items()}
-        parts: dict[str, Any] = {
-            f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
-            for f in fields(cls)
-            if f"{f.name}.entry" in tensors
-        }
-        parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
-        return cls(
-            cones=Cones(**cones),
-            columns=header["columns"],
-            variables=slots(header["variables"]),
-            parameters=slots(header["parameters"]),
-            **parts,
-        )
+        try:
+            cones: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["cones"].items()}
+            parts: dict[str, Any] = {
+                f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
+                for f in fields(cls)
+                if f"{f.name}.entry" in tensors
+            }
+            parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
+            return cls(
+                cones=Cones(**cones),
+                columns=header["columns"],
+                variables=slots(header["variables"]),
+                parameters=slots(header["parameters"]),
+                **parts,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{path} is not a compiled program: {error!r} is wrong in it.") from None
 
 
 def matrices(program: ConeProgram, values: Values, item: int) -> tuple[sp.csr_array, sp.csr_array]:

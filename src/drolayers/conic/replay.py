@@ -21,6 +21,9 @@ SIGHTS = 3
 LARGEST = 4_000_000
 """Numbers given up to which launches cost more than the work."""
 
+FLAT = 1 << 18
+"""Numbers in a vector of a whole batch up to which a kernel takes no longer than it takes to start."""
+
 
 def replayed(owner: Any, name: Any, work: Work, *given: Tensor) -> tuple[Tensor, ...]:
     """What a function makes of a batch; on a GPU small batches are replayed from recordings that their owner keeps.
@@ -34,7 +37,7 @@ def replayed(owner: Any, name: Any, work: Work, *given: Tensor) -> tuple[Tensor,
     batch, device = len(given[-1]), given[-1].device
     if device.type != "cuda" or not batch or sum(t.numel() for t in given) > LARGEST:
         return work(*given)
-    size = rounded(batch)
+    size = rounded(batch, max(t.shape[1] if t.dim() > 1 else 1 for t in given))
     shared = tuple(len(t) == 1 < batch for t in given)
     sizes: dict[Any, _Slot] = once(owner, ("replays", device), dict)
     slot = sizes.setdefault((name, size, shared), _Slot())
@@ -103,9 +106,20 @@ def recorded(work: Callable[[], None]) -> Any:
     return graph
 
 
-def rounded(items: int) -> int:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24 …, or a multiple of 100 near by, as the sizes of batches are."""
+def rounded(items: int, width: int) -> int:
+    """The size of the recording that serves a batch of vectors so wide.
+
+    Each size is recorded when it is first met, which takes as long as some replays, and a search meets many: so there
+    are few, 8, 32, 128 …, as long as padding takes no time. Beyond, they are 256, 384, 512, 768 …, or a multiple of 100
+    near by; a multiple of 100, as the sizes of batches are, stays what it is.
+    """
+    if items and items % 100 == 0:
+        return items
+    coarse = 8
+    while coarse < items:
+        coarse *= 4
+    if coarse * width <= FLAT:
+        return coarse
     power = 1 << max(items - 1, 0).bit_length()
     size = power * 3 // 4 if power >= 4 and items <= power * 3 // 4 else power
-    hundreds = -(-items // 100) * 100
-    return min(size, hundreds) if hundreds >= items else size
+    return min(size, -(-items // 100) * 100)

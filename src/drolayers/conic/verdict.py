@@ -37,6 +37,9 @@ def classify(
         x, z, s = (t[short] for t in (points.x, points.z, points.s))
         rest = residuals.optimality(program, values[short], x, z, s, TOLERATE)
         status[short[rest <= TOLERATE]] = int(Status.INACCURATE)
+    rays = (points.verdict == int(Status.INFEASIBLE)) | (points.verdict == int(Status.NO_MINIMUM))
+    if not bool(rays.any()):
+        return status, residual
     for verdict, proof in (
         (Status.INFEASIBLE, lambda v, r: residuals.infeasibility(program, v, r.z)),
         (Status.NO_MINIMUM, lambda v, r: residuals.unboundedness(program, v, r.x)),

@@ -47,8 +47,11 @@ class AffineRows:
 
     def slope(self, stack: cp.Expression) -> cp.Expression:
         """The slopes ``a_r(x)`` as an expression of shape ``(rows, dim)``."""
-        flat = self.slope_constant.ravel()
-        return cp.reshape(_affine(self.slope_linear, flat, stack), self.slope_constant.shape, order="C")
+        return cp.reshape(self.flat_slope(stack), self.slope_constant.shape, order="C")
+
+    def flat_slope(self, stack: cp.Expression) -> cp.Expression:
+        """The slopes row by row, ``(rows * dim,)``."""
+        return _affine(self.slope_linear, self.slope_constant.ravel(), stack)
 
     def offset(self, stack: cp.Expression) -> cp.Expression:
         """The offsets ``b_r(x)`` as an expression of shape ``(rows,)``."""

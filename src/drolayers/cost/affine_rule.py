@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -57,6 +58,11 @@ class Lifting:
     alike: bool = False
     owner: object = None
     rules: dict[int, AffineRule] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ambiguity: Any, alike: bool = False) -> Lifting:
+        """What rules may respond to under a set."""
+        return cls(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, alike, ambiguity)
 
     def rule(self, decision: Adaptive, inner: bool = False) -> AffineRule:
         """The rule of a decision, made once; ``inner`` where it belongs to a second stage."""

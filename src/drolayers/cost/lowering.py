@@ -1,11 +1,12 @@
 """From a CVXPY tree to expressions that are affine in ``x`` and in ``y``, and the maxima between them.
 
-Three kinds of nodes are cut out of the tree and replaced by fresh variables:
+Four kinds of nodes are cut out of the tree and replaced by fresh variables:
 
 * a maximum that sees ``y`` (also a minimum, an absolute value, a 1- or infinity-norm), whose arguments become rows;
 * a subtree that does not see ``y`` and is not affine, ``c(x)``, which becomes an epigraph variable ``e >= c(x)``: by
   CVXPY's rules the cost is nondecreasing in it (hypographs of concave ones likewise);
-* a two-stage cost, which becomes the maximum over the vertices of its dual, or the cost of a decision rule.
+* a two-stage cost, which becomes the maximum over the vertices of its dual, or the cost of a decision rule;
+* a loss that is curved in ``y``, such as a square, which becomes a marker, its argument rows.
 
 What remains is bilinear in ``x`` and ``y``, and CVXPY itself computes its coefficients.
 """
@@ -22,6 +23,7 @@ from cvxpy.atoms.affine.promote import promote
 from cvxpy.expressions.leaf import Leaf
 
 from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.losses import Loss, loss_of
 from drolayers.cost.recourse import Recourse
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
@@ -52,6 +54,16 @@ class Epigraph:
         return self.variable <= self.expression
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A fresh variable that stands for the losses of some rows, entry by entry."""
+
+    node: cp.Expression
+    variable: cp.Variable
+    loss: Loss
+    rows: cp.Expression
+
+
 @dataclass
 class Lowered:
     """The affine remainder of a cost, and what was cut out of it; inner maxima come before outer ones.
@@ -63,6 +75,7 @@ class Lowered:
     remainder: cp.Expression
     maxima: list[Maximum] = field(default_factory=list)
     epigraphs: list[Epigraph] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
     forbidden: list[cp.Expression] = field(default_factory=list)
     equations: list[cp.Expression] = field(default_factory=list)
     stages: list[Adaptive] = field(default_factory=list)
@@ -144,9 +157,12 @@ class _Lowering:
             return _cumsum(node, self.lower(node.args[0]))
         if isinstance(node, AffAtom):
             return self._affine(node)
+        if (loss := loss_of(node)) is not None:
+            return self._curve(node, loss)
         raise ModelError(
             f"The part {shorten(node)} of the cost is not piecewise affine in {self.y.name()}, as far as can be seen: "
-            "write it with sums, cp.maximum, cp.max, cp.abs, cp.pos or the 1- and infinity-norms of affine expressions."
+            "write it with sums, cp.maximum, cp.max, cp.abs, cp.pos or the 1- and infinity-norms of affine "
+            "expressions, or with cp.square, cp.huber, cp.logistic or cp.exp of them."
         )
 
     def _blind(self, node: cp.Expression) -> cp.Expression:
@@ -207,6 +223,13 @@ class _Lowering:
         variable = cp.Variable(node.shape, name=f"epigraph_{len(self.result.epigraphs)}")
         self.result.epigraphs.append(Epigraph(variable, node))
         return variable
+
+    def _curve(self, node: cp.Expression, loss: Loss) -> cp.Expression:
+        """Markers for the losses of all entries; a sum of squares is one of them."""
+        rows = self.lower(node.args[0])
+        marker = cp.Variable(node.args[0].shape)
+        self.result.curves.append(Curve(node, marker, loss, rows))
+        return cp.sum(marker) / node.args[1] if isinstance(node, cp.quad_over_lin) else marker
 
     def _recourse(self, node: Recourse) -> cp.Expression:
         """The maximum over dual vertices with the rays forbidden, or the cost of a decision rule."""

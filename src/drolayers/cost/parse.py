@@ -1,9 +1,9 @@
-"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }``."""
+"""A cost written in CVXPY, taken apart into ``c(x, y) = c0(x) + sum_j max_k { a_jk(x)'y + b_jk(x) }`` and losses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -13,12 +13,23 @@ from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.affine_rows import AffineRows
 from drolayers.cost.affine_rule import Lifting, ruled
 from drolayers.cost.coefficients import Coefficients, coefficients
+from drolayers.cost.losses import Loss
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
 from drolayers.cost.products import Products, affine_rows, intervals, system
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
-__all__ = ["AffineRows", "PiecewiseCost", "parse"]
+__all__ = ["AffineRows", "PiecewiseCost", "parse", "parse_entries"]
+
+
+@dataclass(frozen=True)
+class CurvedCost:
+    """Losses ``weight_r * l(a_r(x)'y + b_r(x))`` that are curved in y, to be added up; every row sees y."""
+
+    loss: Loss
+    weight: np.ndarray
+    rows: AffineRows
+    text: str
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,8 @@ class PiecewiseCost:
     Attributes:
         y: the uncertain vector.
         known: the parameters of the cost that are known data.
-        deterministic: ``c0(x)``, convex and free of ``y``.
+        certain: what of ``c0(x)``, convex and free of ``y``, is not affine.
+        constant: the rest of it, one row without a slope.
         variables: the decision variables, then the auxiliary ones; stacked in Fortran order they are the columns of
             all rows below, followed by the products.
         products: of known data with variables.
@@ -37,6 +49,7 @@ class PiecewiseCost:
         pieces: the rows ``a_jk(x)'y + b_jk(x)``, weights included.
         term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
+        curves: the losses that are curved in ``y``, in addition to the terms.
         equations: rows that must vanish for every ``y``, coefficient by coefficient.
         components: the coordinates of ``y`` that each lifted coordinate depends on; these stand behind those of ``y``.
         owner: the set whose components they are.
@@ -46,7 +59,8 @@ class PiecewiseCost:
 
     y: Uncertain
     known: tuple[cp.Parameter, ...]
-    deterministic: cp.Expression
+    certain: tuple[cp.Expression, ...]
+    constant: AffineRows
     variables: tuple[cp.Variable, ...]
     products: Products
     auxiliary: tuple[cp.Variable, ...]
@@ -54,11 +68,17 @@ class PiecewiseCost:
     pieces: AffineRows
     term: np.ndarray
     forbidden: AffineRows
+    curves: tuple[CurvedCost, ...]
     equations: AffineRows
     components: tuple[np.ndarray, ...]
     owner: object
     own: np.ndarray
     conservative: bool
+
+    @property
+    def deterministic(self) -> cp.Expression:
+        """``c0(x)``."""
+        return sum(self.certain, start=cp.sum(self.constant.offset(self.stack)))
 
     @property
     def atoms(self) -> int:
@@ -113,106 +133,162 @@ def parse(
     Raises:
         ModelError: the cost is not convex in the decision, not piecewise affine in ``y``, or has too many pieces.
     """
+    if isinstance(cost, cp.Expression) and (not cost.is_scalar() or cost.is_complex()):
+        kind = "complex" if cost.is_complex() else f"of shape {cost.shape}"
+        raise ModelError(f"The cost {shorten(cost)} is {kind}, but must be a real scalar: sum its entries with cp.sum.")
+    return parse_entries(cost, y, lifting, forbidden, equations)[0]
+
+
+def parse_entries(
+    cost: cp.Expression,
+    y: Uncertain,
+    lifting: Lifting | None = None,
+    forbidden: Sequence[cp.Expression] = (),
+    equations: Sequence[cp.Expression] = (),
+) -> list[PiecewiseCost]:
+    """The same for every entry of an expression, column by column.
+
+    All are over one stack, with the same products, unless a decision rule, a loss that is curved in ``y`` or a convex
+    function of the decision stands in them: then each is taken apart by itself.
+    """
     _check(cost, y)
     lowered = lower(cost, y, forbidden, equations)
-    beside = (cost, *forbidden, *equations)
+    beside, size = (cost, *forbidden, *equations), cost.size
     lifting = lifting or Lifting(y.dim)
     leaves = {v.id: v for expression in beside for v in expression.variables()}
     decisions = [v for v in leaves.values() if not isinstance(v, Adaptive)]
     adaptive = [v for v in leaves.values() if isinstance(v, Adaptive)]
+    if size > 1 and (lowered.epigraphs or lowered.curves or lowered.stages or adaptive):
+        flat = cp.vec(cost, order="F")
+        return [parse(flat[k], y, lifting) for k in range(size)]
     rules = [*(lifting.rule(v) for v in adaptive), *(lifting.rule(v, inner=True) for v in lowered.stages)]
     for v in adaptive:
         if v.y is not y:
             raise ModelError(f"The adaptive decision {v.name()} sees {v.y.name()}, not the {y.name()} of the set.")
     epigraphs = [epigraph.variable for epigraph in lowered.epigraphs]
     maxima = [maximum.variable for maximum in lowered.maxima]
+    markers = [curve.variable for curve in lowered.curves]
     blocks = [
         [lowered.remainder],
         [row for maximum in lowered.maxima for row in maximum.rows],
         lowered.forbidden,
         lowered.equations,
+        [curve.rows for curve in lowered.curves],
     ]
     known = tuple({p.id: p for expression in beside for p in expression.parameters() if p is not y}.values())
     entries = coefficients(
         [expression for block in blocks for expression in block],
-        [*decisions, *epigraphs, *maxima, *adaptive, *lowered.stages],
+        [*decisions, *epigraphs, *maxima, *markers, *adaptive, *lowered.stages],
         y.flat,
         known,
     )
-    width, inner = (int(n) for n in np.cumsum([_length(decisions) + _length(epigraphs), _length(maxima)]))
-    _check_products(entries, lowered, range(width, inner), y)
-    found = ruled(entries, width, inner - width, rules, y)
+    plain = _length(decisions) + _length(epigraphs)
+    cut = _length(maxima) + _length(markers)
+    _check_products(entries, lowered, range(plain, plain + cut), y)
+    found = ruled(entries, plain, cut, rules, y)
     entries, coefficients_of = found.entries, [rule.variable for rule in rules]
-    plain, width, inner = width, width + _length(coefficients_of), inner + _length(coefficients_of)
+    lengths = [_length(variables) for variables in (coefficients_of, maxima, markers)]
+    width, inner, outer = (int(n) for n in plain + np.cumsum(lengths))
     # Atoms' rules know distances from their atoms, and nobody else does.
     components = lifting.components if rules and (lifting.atoms == 1 or len(found.own) > 1) else ()
+    if lowered.curves and components:
+        raise ModelError(
+            f"{shorten(lowered.curves[0].node)} is curved in y and stands beside the decision rule of "
+            f"{rules[0].decision.name()}, which responds to moments or distances: bound it by pieces that are affine "
+            "in y, or use dro.Divergence or dro.Empirical."
+        )
     dim = y.dim + len(components)
     ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
-    owner, describe = _owners(lowered, int(ends[-1]))
+    owner, describe = _owners(lowered, int(ends[-1]), size)
     ranges = intervals(known)
     entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
+    if maxima_of.weight[ends[3] : ends[4]].nnz:
+        names = ", ".join(shorten(curve.node) for curve in lowered.curves)
+        raise ModelError(f"Of {names} a loss is taken of a maximum of y: take it of what is affine in y.")
     if maxima_of.weight[ends[1] : ends[3]].nnz:
         raise ModelError(
             "The right-hand side of a recourse, and an equation that holds always, must be affine in y: take maxima of "
             "y out of it."
         )
+    entries, marker_weight = _markers(entries, inner, outer, len(maxima_of.owner), lowered)
     table, products = affine_rows(entries, len(maxima_of.owner), dim, width, monomials, ranges)
 
-    # The cost itself is row 0: an affine remainder, and one term for each scalar maximum in it.
-    chosen, left = maxima_of.flatten(0)
-    remainder = table.combine(chosen)
-    heads = np.flatnonzero(left)
+    # The entries are the first rows: an affine remainder each, and one term for each scalar maximum in it.
+    flat = [maxima_of.flatten(k) for k in range(size)]
+    chosen = sp.csr_array(sp.vstack([one for one, _ in flat], format="csr"))
+    remainders = table.combine(chosen)
+    entry, heads = np.nonzero(np.stack([left for _, left in flat]))
+    weights = np.stack([left for _, left in flat])[entry, heads]
     maxima_of.check_size(heads)
     count = len(heads)
     selection, term = maxima_of.expand(
         sp.csr_array((count, len(table))),
-        sp.csr_array((left[heads], (np.arange(count), heads)), shape=(count, maxima_of.size)),
+        sp.csr_array((weights, (np.arange(count), heads)), shape=(count, maxima_of.size)),
     )
     pieces = table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
+    curves = _curves(lowered, table, int(ends[3]), (chosen @ marker_weight).toarray()[0], selection @ marker_weight)
 
     never, matched = (table.take(np.arange(*ends[k : k + 2])) for k in (1, 2))
     # Rows that were multiplied by known data once more have left products behind.
-    rows = [pieces, remainder, never, matched]
+    rows = [pieces, remainders, never, matched, *(curve.rows for curve in curves)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
     products = products.take(needed - width)
 
-    kept, restored = _restore(lowered.epigraphs, pieces, remainder, products, _length(decisions))
+    kept, restored = _restore(lowered.epigraphs, [pieces, *(c.rows for c in curves)], remainders, products, decisions)
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
     columns = np.concatenate([np.arange(_length(decisions)), *places, np.arange(plain, width)])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept], *coefficients_of)
     products, own = _each_atom(products.over(columns), found.own[:, columns], columns)
     taken = np.concatenate([columns, needed])
-    pieces, remainder, never, matched = (
-        part.keep_columns(taken, own.shape[1]) for part in (pieces, remainder, never, matched)
+    pieces, remainders, never, matched = (
+        part.keep_columns(taken, own.shape[1]) for part in (pieces, remainders, never, matched)
     )
+    never = _nonzero_rows(never)
+    curves = [replace(curve, rows=curve.rows.keep_columns(taken, own.shape[1])) for curve in curves]
     x = stack(variables, products)
-    sees_y = np.isin(term, term[pieces.coordinates().any(axis=1)])
-    fixed, moving = remainder.parted(np.flatnonzero((own != own[0]).any(axis=0)))
-    deterministic = sum(
-        [*restored, *_plain_maxima(pieces.take(np.flatnonzero(~sees_y)), term[~sees_y], x)],
-        start=cp.sum(fixed.offset(x)),
-    )
-    pieces, term = _with_remainder(pieces.take(np.flatnonzero(sees_y)), term[sees_y], moving)
-    return PiecewiseCost(
-        y=y,
-        known=known,
-        deterministic=deterministic,
-        variables=variables,
-        products=products,
-        auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
-        constraints=tuple(epigraph.constraint for epigraph, _ in kept),
-        pieces=pieces,
-        term=term,
-        forbidden=_nonzero_rows(never),
-        equations=matched,
-        components=components,
-        owner=lifting.owner,
-        own=own,
-        conservative=bool(rules),
-    )
+    restored += [
+        curve.loss.of(curve.rows.offset(x)) @ curve.weight for curve in map(_blind, curves) if curve.weight.size
+    ]
+    costs = []
+    for k in range(size):
+        mine = np.flatnonzero(entry[term] == k)
+        of_entry, its, remainder = (pieces, term, remainders) if size == 1 else _one(pieces, term, remainders, mine, k)
+        sees_y = np.isin(its, its[of_entry.coordinates().any(axis=1)])
+        blind = of_entry.take(np.flatnonzero(~sees_y)), its[~sees_y]
+        constant, moving = remainder.parted(np.flatnonzero((own != own[0]).any(axis=0)))
+        seeing, its = _with_remainder(of_entry.take(np.flatnonzero(sees_y)), its[sees_y], moving)
+        costs.append(
+            PiecewiseCost(
+                y=y,
+                known=known,
+                certain=(*restored, *(_plain_maxima(*blind, x) if len(blind[1]) else ())),
+                constant=constant,
+                variables=variables,
+                products=products,
+                auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
+                constraints=tuple(epigraph.constraint for epigraph, _ in kept),
+                pieces=seeing,
+                term=its,
+                forbidden=never,
+                curves=tuple(curve for curve in map(_seeing, curves) if curve.weight.size),
+                equations=matched,
+                components=components,
+                owner=lifting.owner,
+                own=own,
+                conservative=bool(rules),
+            )
+        )
+    return costs
+
+
+def _one(
+    pieces: AffineRows, term: np.ndarray, remainders: AffineRows, mine: np.ndarray, entry: int
+) -> tuple[AffineRows, np.ndarray, AffineRows]:
+    """What belongs to one entry."""
+    return pieces.take(mine), term[mine], remainders.take(np.array([entry]))
 
 
 def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
@@ -234,9 +310,6 @@ def _check(cost: cp.Expression, y: Uncertain) -> None:
         raise ModelError(f"The cost must be a CVXPY expression, not {cost!r}.")
     if not isinstance(y, Uncertain):
         raise ModelError(f"The uncertain vector must be a dro.Uncertain, not {y!r}.")
-    if not cost.is_scalar() or cost.is_complex():
-        kind = "complex" if cost.is_complex() else f"of shape {cost.shape}"
-        raise ModelError(f"The cost {shorten(cost)} is {kind}, but must be a real scalar: sum its entries with cp.sum.")
     for parameter in cost.parameters():
         if isinstance(parameter, Uncertain) and parameter is not y:
             raise ModelError(
@@ -262,13 +335,13 @@ def _length(variables: Sequence[cp.Variable]) -> int:
     return sum(variable.size for variable in variables)
 
 
-def _owners(lowered: Lowered, rows: int) -> tuple[np.ndarray, Callable[[int], str]]:
-    """The scalar maximum that every row of the table belongs to, and the text of each; the cost itself comes first."""
+def _owners(lowered: Lowered, rows: int, entries: int) -> tuple[np.ndarray, Callable[[int], str]]:
+    """The scalar maximum that every row of the table belongs to, and the text of each; entries come first."""
     starts = np.concatenate([[0], np.cumsum([m.variable.size for m in lowered.maxima])]).astype(int)
     owner = np.full(rows, -1)
     owners = [m.owner + start for m, start in zip(lowered.maxima, starts, strict=False)]
     owned = sum(len(o) for o in owners)
-    owner[1 : 1 + owned] = np.concatenate([np.zeros(0, dtype=int), *owners])
+    owner[entries : entries + owned] = np.concatenate([np.zeros(0, dtype=int), *owners])
 
     def describe(f: int) -> str:
         return shorten(lowered.maxima[int(np.searchsorted(starts, f, side="right")) - 1].node)
@@ -281,12 +354,27 @@ def _check_products(entries: Coefficients, lowered: Lowered, maxima: range, y: U
     inside = (entries.column >= maxima.start) & (entries.column < maxima.stop) & (entries.coordinate >= 0)
     columns = entries.column[inside] - maxima.start
     if len(columns):
-        ends = np.cumsum([m.variable.size for m in lowered.maxima])
-        node = lowered.maxima[int(np.searchsorted(ends, columns.min(), side="right"))].node
+        nodes: list[tuple[cp.Expression, int]] = [(m.node, m.variable.size) for m in lowered.maxima]
+        nodes += [(curve.node, curve.variable.size) for curve in lowered.curves]
+        ends = np.cumsum([size for _, size in nodes])
+        node = nodes[int(np.searchsorted(ends, columns.min(), side="right"))][0]
         raise ModelError(
             f"The cost is not piecewise affine in {y.name()} because it multiplies {shorten(node)} by {y.name()}: "
-            "multiply maxima by nonnegative constants only."
+            "multiply maxima and losses by nonnegative constants only."
         )
+
+
+def _markers(
+    entries: Coefficients, inner: int, outer: int, rows: int, lowered: Lowered
+) -> tuple[Coefficients, sp.csr_array]:
+    """The entries without the markers of losses, and what those are multiplied by."""
+    marked = (entries.column >= inner) & (entries.column < outer)
+    some = entries[marked]
+    if (some.factor >= 0).any():
+        names = ", ".join(shorten(curve.node) for curve in lowered.curves)
+        raise ModelError(f"Of {names} one is multiplied by known data: put that into the loss, or into y.")
+    weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(rows, outer - inner))
+    return entries[~marked], weight
 
 
 def _each_atom(products: Products, own: np.ndarray, columns: np.ndarray) -> tuple[Products, np.ndarray]:
@@ -302,12 +390,50 @@ def _each_atom(products: Products, own: np.ndarray, columns: np.ndarray) -> tupl
     return products.with_columns(which, there[atom, which]), np.hstack([own, behind, same])
 
 
+def _curves(
+    lowered: Lowered, table: AffineRows, start: int, weight: np.ndarray, inside: sp.csr_array
+) -> list[CurvedCost]:
+    """The losses that are curved in ``y``, which may only be added to the rest."""
+    found, column = [], 0
+    for curve in lowered.curves:
+        mine = np.arange(column, column + curve.rows.size)
+        if inside[:, mine].nnz:
+            raise ModelError(
+                f"{shorten(curve.node)} is curved in y and can only be added to the cost, not be inside a maximum or a "
+                "CVaR: take the maximum of pieces that are affine in y, or bound the loss by some."
+            )
+        kept = mine[weight[mine] != 0]
+        found.append(CurvedCost(curve.loss, weight[kept], table.take(start + kept), shorten(curve.node)))
+        column += curve.rows.size
+    return found
+
+
+def _some(curve: CurvedCost, chosen: np.ndarray) -> CurvedCost:
+    """Some of its rows."""
+    where = np.flatnonzero(chosen)
+    return replace(curve, weight=curve.weight[where], rows=curve.rows.take(where))
+
+
+def _seeing(curve: CurvedCost) -> CurvedCost:
+    """The rows that see ``y``."""
+    return _some(curve, np.any(curve.rows.coordinates(), axis=1, keepdims=True)[:, 0])
+
+
+def _blind(curve: CurvedCost) -> CurvedCost:
+    """The rows that do not."""
+    return _some(curve, ~np.any(curve.rows.coordinates(), axis=1, keepdims=True)[:, 0])
+
+
 def _restore(
-    epigraphs: Sequence[Epigraph], pieces: AffineRows, remainder: AffineRows, products: Products, start: int
+    epigraphs: Sequence[Epigraph],
+    rows: Sequence[AffineRows],
+    remainder: AffineRows,
+    products: Products,
+    decisions: Sequence[cp.Variable],
 ) -> tuple[list[tuple[Epigraph, int]], list[cp.Expression]]:
-    """Epigraphs that the pieces need, with their first columns; the others go back into ``c0`` as they were."""
-    used = np.zeros(pieces.width, dtype=bool)
-    for matrix in (pieces.slope_linear, pieces.offset_linear, remainder.slope_linear):
+    """Epigraphs that the rows need, with their first columns; the others go back into ``c0`` as they were."""
+    used, start = np.zeros(remainder.width, dtype=bool), _length(decisions)
+    for matrix in (remainder.slope_linear, *(m for r in rows for m in (r.slope_linear, r.offset_linear))):
         used[matrix.indices] = True
     used[products.column[products.column >= 0]] = True
     weight = remainder.offset_linear.toarray().ravel()

@@ -10,7 +10,7 @@ from cvxpy.atoms.affine.wraps import Wrap
 from cvxpy.lin_ops.lin_utils import get_id
 
 from drolayers.checks import number
-from drolayers.cost.tree import walk
+from drolayers.cost.tree import replaced, walk
 from drolayers.errors import ModelError
 
 TAU = "cvar_tau"
@@ -24,10 +24,27 @@ class Kind(Enum):
     ALWAYS = "always"
     CVAR = "cvar"
     CHANCE = "chance"
+    FRAGILITY = "fragility"
 
 
 class Marked(Wrap):
     """The expression that a CVaR is of, as a node that can be found again."""
+
+
+class Tail(Wrap):
+    """What a CVaR is of, where its threshold is chosen with the worst distribution: as a number, the expression."""
+
+    def __init__(self, expression: cp.Expression, level: float) -> None:
+        self.level = level
+        super().__init__(expression)
+
+    def name(self) -> str:
+        """As it is written."""
+        return f"cvar({self.args[0]}, {self.level:g})"
+
+    def get_data(self) -> list[Any]:
+        """What the constructor takes after the argument."""
+        return [self.level]
 
 
 class Worst(Wrap):
@@ -37,32 +54,46 @@ class Worst(Wrap):
         integrand: whose worst expectation it is, or for ``always`` whose largest outcome.
         kind: which worst case.
         level: of a CVaR.
+        ambiguity: the set that it is over; the problem's unless given.
         equation: whether the rows of ``always`` are those of an equation, from both sides.
     """
 
-    def __init__(self, integrand: cp.Expression, kind: Kind, level: float = 0.0, equation: bool = False) -> None:
-        self.kind, self.level, self.equation = kind, level, equation
+    def __init__(
+        self,
+        integrand: cp.Expression,
+        kind: Kind,
+        level: float = 0.0,
+        ambiguity: Any = None,
+        equation: bool = False,
+    ) -> None:
+        self.kind, self.level, self.ambiguity, self.equation = kind, level, ambiguity, equation
         super().__init__(integrand)
 
     @staticmethod
-    def tail(expression: cp.Expression, kind: Kind, level: float) -> Worst:
+    def tail(expression: cp.Expression, kind: Kind, level: float, ambiguity: Any = None) -> Worst:
         """That of ``tau + (expression - tau)^+ / (1 - level)`` with a fresh ``tau``; of several rows the largest."""
         tau, number = cp.Variable(name=f"{TAU}{get_id()}"), Marked(expression)
         largest = number if expression.shape == () else cp.max(number)
-        return Worst(tau + cp.pos(largest - tau) / (1.0 - level), kind, level)
+        return Worst(tau + cp.pos(largest - tau) / (1.0 - level), kind, level, ambiguity)
 
     @property
     def expression(self) -> cp.Expression:
         """What the user wrote."""
-        if self.kind in (Kind.EXPECTED, Kind.ALWAYS):
+        if self.kind not in (Kind.CVAR, Kind.CHANCE):
             return self.args[0]
         return next(node for node in walk(self.args) if isinstance(node, Marked)).args[0]
 
     def afresh(self) -> Worst:
         """The same with a threshold of its own."""
-        if self.kind in (Kind.EXPECTED, Kind.ALWAYS):
-            return self
-        return Worst.tail(self.expression, self.kind, self.level)
+        if self.kind in (Kind.CVAR, Kind.CHANCE):
+            return Worst.tail(self.expression, self.kind, self.level, self.ambiguity)
+        tails = [node for node in walk(self.args) if isinstance(node, Tail)]
+        own = {id(node): Worst.tail(node.args[0], Kind.CVAR, node.level).args[0] for node in tails}
+        return self.copy([replaced(self.args[0], own)]) if tails else self
+
+    def over(self, ambiguity: Any) -> Worst:
+        """The same over another set."""
+        return Worst(self.args[0], self.kind, self.level, ambiguity, self.equation)
 
     def name(self) -> str:
         """As it is written."""
@@ -74,10 +105,10 @@ class Worst(Wrap):
 
     def get_data(self) -> list[Any]:
         """What the constructor takes after the argument."""
-        return [self.kind, self.level, self.equation]
+        return [self.kind, self.level, self.ambiguity, self.equation]
 
 
-def cvar(cost: cp.Expression, level: float) -> cp.Expression:
+def cvar(cost: cp.Expression, level: float, *, ambiguity: Any = None) -> cp.Expression:
     """The conditional value-at-risk of a cost, ``min_tau tau + E[(cost - tau)^+] / (1 - level)``.
 
     Under the worst distribution the supremum over the distributions and the minimum over ``tau`` interchange (the
@@ -91,6 +122,7 @@ def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     Args:
         cost: a scalar piecewise cost.
         level: between 0 and 1, both excluded; 0.95 averages over the worst 5 %.
+        ambiguity: in a constraint, a set of its own; the problem's unless given.
 
     Returns:
         A CVXPY expression with a fresh scalar variable named ``cvar_tau…``.
@@ -102,10 +134,10 @@ def cvar(cost: cp.Expression, level: float) -> cp.Expression:
     cost = cp.Expression.cast_to_const(cost)
     if not cost.is_scalar():
         raise ModelError(f"cvar needs a scalar cost, not one of shape {cost.shape}: sum its entries with cp.sum.")
-    return Worst.tail(cost if cost.shape == () else cp.sum(cost), Kind.CVAR, level)
+    return Worst.tail(cost if cost.shape == () else cp.sum(cost), Kind.CVAR, level, ambiguity)
 
 
-def expected(expression: cp.Expression) -> cp.Expression:
+def expected(expression: cp.Expression, *, ambiguity: Any = None) -> cp.Expression:
     """The worst expectation over the set, ``sup_P E_P[expression]``, by entry.
 
     In a constraint it bounds the mean, ``dro.expected(expression) <= b``; bounded from below, as in
@@ -114,23 +146,56 @@ def expected(expression: cp.Expression) -> cp.Expression:
 
     Args:
         expression: of the decision and of ``y``, as a cost may be.
+        ambiguity: a set of its own over the same ``y``, with its own part of θ; the problem's unless given.
     """
-    return Worst(cp.Expression.cast_to_const(expression), Kind.EXPECTED)
+    return Worst(cp.Expression.cast_to_const(expression), Kind.EXPECTED, ambiguity=ambiguity)
 
 
-def always(constraint: cp.Constraint) -> cp.Constraint:
+def fragility(expression: cp.Expression, target: float | cp.Expression, *, ambiguity: Any = None) -> cp.Expression:
+    """Robust satisficing: a cost, the least k ≥ 0 with ``E_P[expression] ≤ target + k d(P, Q)`` for every P.
+
+    Q is the nominal distribution and d the distance of a Wasserstein set, whose radius is not used; P is any
+    distribution on the support. With ``order=2`` it is the square of the distance. Where not even Q meets the target
+    there is no such k: the item is INFEASIBLE, and ``problem.shortfalls`` tells by how much. Of ``dro.cvar(e, level)``
+    it is the CVaR of every P that is compared with the target. At a single outcome, as in ``problem.loss``, a
+    fragility is the excess over its target.
+
+    Args:
+        expression: scalar, of the decision and of ``y``, as a cost may be.
+        target: a number, or an expression in the decision and known data, concave in the decision.
+        ambiguity: the :class:`drolayers.Wasserstein` that says what a distance is; the problem's set unless given.
+
+    Reference:
+        Long, Sim and Zhou, Robust satisficing, Operations Research 71 (2023).
+    """
+    less = -cp.Expression.cast_to_const(target)
+    number = not less.variables() and not less.parameters()
+    excess = cp.Expression.cast_to_const(expression) + (cp.Constant(less.value) if number else less)
+    if not excess.is_scalar():
+        raise ModelError(f"fragility needs a scalar expression and target, not one of shape {excess.shape}.")
+    cvars = [node for node in walk([excess]) if isinstance(node, Worst)]
+    if any(node.kind is not Kind.CVAR or node.ambiguity is not None for node in cvars):
+        raise ModelError(f"No worst case but dro.cvar, over the same set, may stand in fragility({expression}, ...).")
+    tails: dict[int, cp.Expression] = {id(node): Tail(node.expression, node.level) for node in cvars}
+    excess = replaced(excess, tails)
+    return Worst(excess if excess.shape == () else cp.sum(excess), Kind.FRAGILITY, ambiguity=ambiguity)
+
+
+def always(constraint: cp.Constraint, *, ambiguity: Any = None) -> cp.Constraint:
     """The constraint for every outcome that the set allows, row by row.
 
-    That is the support for moment sets and for Wasserstein balls of order 1 and 2, which hold mass anywhere.
+    That is the support for moment sets and for Wasserstein balls of order 1 and 2, which hold mass anywhere; the balls
+    around atoms of positive weight for order ∞, and these atoms themselves for reweightings.
 
     Args:
         constraint: an inequality or equation in the decision and in ``y``.
+        ambiguity: a set of its own; the problem's unless given.
     """
-    rows = _rows("always", constraint, equations=True)
-    return Worst(rows, Kind.ALWAYS, equation=isinstance(constraint, cp.constraints.Equality)) <= 0
+    rows, equation = _rows("always", constraint, equations=True), isinstance(constraint, cp.constraints.Equality)
+    return Worst(rows, Kind.ALWAYS, ambiguity=ambiguity, equation=equation) <= 0
 
 
-def chance(constraint: cp.Constraint, probability: float) -> cp.Constraint:
+def chance(constraint: cp.Constraint, probability: float, *, ambiguity: Any = None) -> cp.Constraint:
     """All rows of a constraint at once with a probability of at least so much, under every distribution of the set.
 
     It is replaced by the worst CVaR of the largest row, which must not be positive: this suffices always, and is
@@ -139,9 +204,10 @@ def chance(constraint: cp.Constraint, probability: float) -> cp.Constraint:
     Args:
         constraint: an inequality in the decision and in ``y``.
         probability: between 0 and 1, both excluded.
+        ambiguity: a set of its own; the problem's unless given.
     """
     level = _share("chance", "probability", probability)
-    return Worst.tail(_rows("chance", constraint, equations=False), Kind.CHANCE, level) <= 0
+    return Worst.tail(_rows("chance", constraint, equations=False), Kind.CHANCE, level, ambiguity) <= 0
 
 
 def _share(function: str, name: str, value: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import BinaryOperator
 from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.atoms.affine.wraps import Wrap
 from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Float
 from torch import Tensor
@@ -23,15 +25,20 @@ from torch import Tensor
 from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.affine_rule import Lifting
 from drolayers.cost.lowering import shorten
-from drolayers.cost.parse import PiecewiseCost, parse
+from drolayers.cost.parse import PiecewiseCost, parse, parse_entries
 from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
 from drolayers.errors import ModelError
+from drolayers.tails import cvar, quantile
 from drolayers.uncertainty import Uncertain
 
 ROUNDING = 1e-6
 """Excess that is none, relative to the largest row: decisions come from solvers that stop a little outside."""
+
+
+NARROW = 0.02
+"""Mass on either side of a quantile, at least, over which it is smoothed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +50,16 @@ class Part:
         everywhere: whether it is over single outcomes that the set allows rather than over its distributions.
         stands_for: the variable that holds the number above it, among others; None for the cost itself.
         above: that number.
+        ambiguity: the set that it is over; None for the problem's.
+        price: where distances have a price rather than a radius, the variable above it; else None.
     """
 
     parsed: PiecewiseCost
     everywhere: bool = False
     stands_for: cp.Variable | None = None
     above: cp.Expression | None = None
+    ambiguity: Any = None
+    price: cp.Variable | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +73,7 @@ class Rule:
         left: the rows that must not be positive, in the variables above the worst cases.
         outcome: the same at one outcome, in the decision and ``y``.
         parts: the worst cases; of ``always`` and of sums by row, one for every row.
+        tails: what each CVaR contributes to the rows at one outcome, and its level; a single one, with all the rest.
     """
 
     constraint: cp.Constraint
@@ -70,6 +82,7 @@ class Rule:
     left: cp.Expression
     outcome: cp.Expression
     parts: tuple[Part, ...]
+    tails: tuple[tuple[cp.Expression, float], ...] = ()
 
     @cached_property
     def holds(self) -> cp.Constraint:
@@ -112,15 +125,41 @@ class Rule:
             found.append(np.flatnonzero(np.concatenate([s[0].numpy().ravel(order="F") for s in slopes])).tolist())
         return found
 
-    def missed(self, outcomes: Float[Tensor, "point row"]) -> float:
-        """What data say of g(x, y) ≤ 0: how often it does not hold, or the excess of its mean, or of its CVaR."""
-        if self.kind in (Kind.ALWAYS, Kind.CHANCE):
-            rounding = ROUNDING * float(outcomes.abs().max())
-            return float((outcomes > rounding).any(1).double().mean())
-        if self.kind is Kind.EXPECTED:
-            return float(outcomes.mean(0).max())
-        worst, size = outcomes.amax(1).sort(descending=True).values, (1.0 - self.level) * len(outcomes)
-        return float(worst @ (size - torch.arange(len(worst)).to(worst)).clamp(0.0, 1.0)) / size
+    @property
+    def counted(self) -> bool:
+        """Whether data say how often it does not hold, rather than by how much."""
+        return self.kind in (Kind.ALWAYS, Kind.CHANCE)
+
+    def missed(
+        self,
+        outcomes: Float[Tensor, "point row"],
+        tails: Sequence[Float[Tensor, "point row"]] = (),
+        weights: Float[Tensor, "point"] | None = None,
+        allowed: float | None = None,
+    ) -> Float[Tensor, ""]:
+        """What data say of g(x, y) ≤ 0: how often it does not hold, or the largest row's excess; differentiable.
+
+        On data an expectation is the mean and a CVaR that of the points, each worst case by itself.
+
+        Args:
+            outcomes: g(x, y).
+            tails: the values of ``tails``.
+            weights: of the points; all alike unless given.
+            allowed: a share is a step function, without a derivative. With this one, the (1 - allowed)-quantile of the
+                largest row takes its place, which is positive where the share is larger.
+        """
+        if not len(outcomes):
+            return outcomes.new_full((), torch.nan)
+        share = torch.full_like(outcomes[:, 0], 1.0 / len(outcomes)) if weights is None else weights / weights.sum()
+        if self.counted:
+            worst = outcomes.amax(1)
+            if allowed is not None:
+                return quantile(worst, 1.0 - allowed, max(0.5 * allowed, NARROW), share)
+            return share @ (worst > ROUNDING * outcomes.detach().abs().max()).to(share)
+        found = share @ (outcomes - sum(tails, torch.zeros_like(outcomes)))
+        for values, (_, level) in zip(tails, self.tails, strict=True):
+            found = found + torch.stack([cvar(row, level, share) for row in values.unbind(1)])
+        return found.max()
 
     @property
     def affine(self) -> bool:
@@ -131,6 +170,12 @@ class Rule:
 def has_worst_case(constraint: cp.Constraint) -> bool:
     """Whether a worst case stands in a constraint."""
     return any(isinstance(node, Worst) for node in walk(constraint.args))
+
+
+def over_one_set(expression: Any) -> Any:
+    """An expression or a constraint whose worst cases are all over the set of the problem."""
+    own = [node for node in walk([expression]) if isinstance(node, Worst) and node.ambiguity is not None]
+    return replaced(expression, {id(node): node.over(None) for node in own}) if own else expression
 
 
 def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain, lifting: Lifting) -> Rule:
@@ -147,6 +192,8 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain, lif
     """
     expression = _turned(expression, 1, lambda node: True)
     found = [node for node in walk([expression]) if isinstance(node, Worst)]
+    if any(node.kind is Kind.FRAGILITY for node in found):
+        raise ModelError(f"dro.fragility is a cost and no constraint: bound dro.expected instead of {constraint}.")
     if not _grows(expression, found):
         raise ModelError(
             f"The constraint {shorten(constraint)} is not convex <= concave with worst cases on the left: bound "
@@ -161,29 +208,111 @@ def rule(constraint: cp.Constraint, expression: cp.Expression, y: Uncertain, lif
         )
     outcome = replaced(expression, {id(node): node.expression for node in found})
     kind = min((node.kind for node in found), key=list(Kind).index)
-    return Rule(constraint, kind, max(node.level for node in found), left, cp.vec(outcome, order="F"), parts)
+    level, tails = max(node.level for node in found), _tails(expression, found, outcome)
+    return Rule(constraint, kind, level, left, cp.vec(outcome, order="F"), parts, tails)
 
 
-def separated(cost: cp.Expression, y: Uncertain, lifting: Lifting) -> tuple[cp.Expression, tuple[Part, ...]]:
-    """A cost with a variable in place of every ``dro.expected``, and their worst cases.
+def _tails(
+    expression: cp.Expression, found: Sequence[Worst], outcome: cp.Expression
+) -> tuple[tuple[cp.Expression, float], ...]:
+    """What each CVaR of an expression that is affine in its worst cases contributes at one outcome."""
+    of = [node for node in found if node.kind is Kind.CVAR]
+    if len(found) == 1:
+        return tuple((cp.vec(outcome, order="F"), node.level) for node in of)
+    zeros: dict[int, cp.Expression] = {id(node): cp.Constant(np.zeros(node.shape)) for node in found}
+    alone = replaced(expression, dict(zeros))
+    return tuple(
+        (cp.vec(replaced(expression, {**zeros, id(node): node.expression}) - alone, order="F"), node.level)
+        for node in of
+    )
 
-    A single one beside which nothing is uncertain is the worst case of the whole.
+
+class Nominally(Wrap):
+    """The mean under the nominal distribution, in the text of a target."""
+
+    def name(self) -> str:
+        """As it is meant."""
+        return f"E[{self.args[0]}]"
+
+
+def separated(
+    cost: cp.Expression, y: Uncertain, lifting: Lifting
+) -> tuple[cp.Expression, tuple[Part, ...], tuple[Rule, ...]]:
+    """A cost with a variable in place of every ``dro.expected`` and ``dro.fragility``, their worst cases, and targets.
+
+    A single expectation beside which nothing is uncertain is the worst case of the whole. A fragility is two things:
+    the price of distances, in the cost, and the target, which is met at that price: a rule.
     """
-    cost = _turned(cost, 1, lambda node: node.kind is Kind.EXPECTED)
-    found = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind is Kind.EXPECTED]
+    own = (Kind.EXPECTED, Kind.FRAGILITY)
+    cost = _turned(cost, 1, lambda node: node.kind in own)
+    everywhere = [node for node in walk([cost]) if isinstance(node, Worst)]
+    found = [node for node in everywhere if node.kind in own]
+    for node in everywhere:
+        if node.kind is Kind.CVAR and node.ambiguity is not None:
+            raise ModelError(
+                f"In a cost {shorten(node)} has the worst distribution of the whole: for a set of its own write "
+                "dro.expected(dro.cvar(...), ambiguity=...)."
+            )
     if not found:
-        return cost, ()
+        return cost, (), ()
     if not _grows(cost, found):
         raise ModelError(
             f"The cost {shorten(cost)} is not convex by CVXPY's rules with its worst cases added, or multiplied by "
             "what is not negative: declare known data with cp.Parameter(nonneg=True)."
         )
-    if len(found) == 1 and found[0].size == 1:
+    if len(found) == 1 and found[0].size == 1 and found[0].kind is Kind.EXPECTED and found[0].ambiguity is None:
         rest = replaced(cost, {id(found[0]): cp.Constant(np.zeros(found[0].shape))})
         if not any(isinstance(node, Worst | Uncertain) for node in walk([rest])):
-            return replaced(cost, {id(found[0]): found[0].args[0]}), ()
-    parts, stand_ins = _cut(found, y, lifting)
-    return replaced(cost, stand_ins), parts
+            return replaced(cost, {id(found[0]): found[0].args[0]}), (), ()
+    parts, stand_ins = _cut([node for node in found if node.kind is Kind.EXPECTED], y, lifting)
+    targets = []
+    for node in found:
+        if node.kind is Kind.FRAGILITY:
+            target, stand_ins[id(node)] = _target(node, y)
+            targets.append(target)
+    return replaced(cost, stand_ins), (*parts, *(target.parts[0] for target in targets)), tuple(targets)
+
+
+def _target(node: Worst, y: Uncertain) -> tuple[Rule, cp.Variable]:
+    """The target of a fragility, to be met at a price, and the price."""
+    if named := _adaptive(node):
+        raise ModelError(
+            f"dro.fragility cannot hold the adaptive decision {named[0].name()}, whose rule belongs to the set of the "
+            "cost: write a second stage with dro.recourse in it."
+        )
+    excess, price = cp.Variable(name="excess"), cp.Variable(nonneg=True, name=node.kind.value)
+    part = Part(parse(node.afresh().args[0], y), False, excess, excess, node.ambiguity, price)
+    if part.parsed.curves:
+        raise ModelError(
+            f"dro.fragility needs a cost of pieces that are affine in y, and {part.parsed.curves[0].text} is curved: "
+            "bound it by some."
+        )
+    met = Nominally(node.args[0]) <= 0
+    return Rule(met, node.kind, 0.0, cp.vec(excess, order="F"), cp.vec(node.args[0], order="F"), (part,)), price
+
+
+def _adaptive(node: Worst) -> list[Adaptive]:
+    """The adaptive decisions in a worst case."""
+    return [v for v in node.variables() if isinstance(v, Adaptive)]
+
+
+def _over(node: Worst, lifting: Lifting) -> Lifting:
+    """What decision rules in a worst case may respond to: over a set of its own, second stages to that set's moments.
+
+    Raises:
+        ModelError: an adaptive decision responds to moments, or distances, of another set.
+    """
+    if node.ambiguity is None or node.ambiguity is lifting.owner:
+        return lifting
+    named = _adaptive(node)
+    if not named:
+        return Lifting.of(node.ambiguity)
+    if lifting.components:
+        raise ModelError(
+            f"{shorten(node)} is over a set of its own, and the adaptive decision {named[0].name()} responds to "
+            "moments or distances of the set of the cost: leave ambiguity= out there."
+        )
+    return lifting
 
 
 def _grows(expression: cp.Expression, found: Sequence[Worst]) -> bool:
@@ -200,22 +329,24 @@ def _cut(found: Sequence[Worst], y: Uncertain, lifting: Lifting) -> tuple[tuple[
         above = cp.Variable(node.shape, name=node.kind.value)
         stand_ins[id(node)] = above
         # The threshold is its own: that of the same CVaR in a cost is a part of the decision.
-        integrand = node.afresh().args[0]
-        everywhere = node.kind is Kind.ALWAYS
-        adapts = everywhere and any(isinstance(v, Adaptive) for v in node.variables())
+        integrand, own = node.afresh().args[0], _over(node, lifting)
+        everywhere, of_set = node.kind is Kind.ALWAYS, node.ambiguity
+        adapts = everywhere and bool(_adaptive(node))
         if adapts and node.equation:
             # From both sides it would leave rules no room: all their coefficients are matched instead.
             stand_ins[id(node)] = cp.Constant(-np.ones(node.shape))
             both = cp.vec(integrand, order="F")
-            parts.append(Part(parse(cp.Constant(0.0), y, lifting, equations=[both[: both.size // 2]]), everywhere))
+            matched = parse(cp.Constant(0.0), y, own, equations=[both[: both.size // 2]])
+            parts.append(Part(matched, everywhere, ambiguity=of_set))
             continue
         if adapts and all(isinstance(inner, AffAtom | Leaf) for inner in walk([integrand])):
             # Nobody asks for the worst outcome of a rule's single row: all are said at once.
-            parts.append(Part(parse(cp.Constant(0.0), y, lifting, [cp.vec(integrand - above, order="F")]), everywhere))
+            below = parse(cp.Constant(0.0), y, own, [cp.vec(integrand - above, order="F")])
+            parts.append(Part(below, everywhere, ambiguity=of_set))
             continue
         parts += [
-            Part(parse(one, y, lifting), everywhere, above, entry)
-            for one, entry in zip(_entries(integrand), _entries(above), strict=True)
+            Part(parsed, everywhere, above, entry, of_set)
+            for parsed, entry in zip(parse_entries(integrand, y, own), _entries(above), strict=True)
         ]
     return tuple(parts), stand_ins
 
@@ -235,7 +366,7 @@ def _turned(node: cp.Expression, sign: int, wanted: Callable[[Worst], bool]) -> 
             raise ModelError(f"The worst case {shorten(node)} is of another one: take the inner one out of it.")
         if sign > 0 or node.kind is not Kind.EXPECTED:
             return node
-        return -Worst(-node.args[0], node.kind)
+        return -Worst(-node.args[0], node.kind, ambiguity=node.ambiguity)
     if not any(isinstance(inner, Worst) and wanted(inner) for inner in walk([node])):
         return node
     if not isinstance(node, AffAtom):

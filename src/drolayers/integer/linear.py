@@ -2,8 +2,9 @@
 
 Rows first narrow the box (``propagation.py``) and those that it satisfies anyway are dropped. What remains is small and
 dense, and ``partition.py`` searches it. Its vertices are integral where the rows are totally unimodular, so that such
-programs have no tree; the next best points come from a partition around the best. All points found are certified by one
-call of the engine; an item that the arithmetic cannot settle is handed to branch and bound.
+programs have no tree; the next best points come from a partition around the best. All points found are certified by the
+engine, which checks their vertices or solves them (``certificate.py``); an item that the arithmetic cannot settle is
+handed to branch and bound.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Timer
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +25,9 @@ from drolayers.checks import whole
 from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.branch_and_bound import BranchAndBound
+from drolayers.integer.certificate import certified
 from drolayers.integer.oracle import Candidates, check_cones, check_positive
-from drolayers.integer.partition import DOUBTFUL, LIMIT, PROVEN, search
+from drolayers.integer.partition import DOUBTFUL, LIMIT, PROVEN, search_each
 from drolayers.integer.pool import TIE, Pool
 from drolayers.integer.propagation import WHOLE, narrowed
 from drolayers.status import Status
@@ -69,21 +73,19 @@ class Simplex:
         """The ``count`` best integer points of every program."""
         check_cones(self.name, program, LINEAR, quadratic=False)
         pool = Pool(program, values, count)
-        batch, instances = len(values), Rows.of(program, pool.values)
-        nodes, ended, left = np.zeros(batch, dtype=np.int64), np.zeros(batch, dtype=np.int64), np.full(batch, np.inf)
-        found: list[tuple[Array, Array]] = []
-        good, threads = np.flatnonzero(pool.good).tolist(), torch.get_num_threads()
+        batch, threads = len(values), max(1, torch.get_num_threads())
         with _alarm(self._left(pool)) as over, ThreadPoolExecutor(threads) as workers:
-            answers = workers.map(lambda i: instances.search(i, count, self.node_limit, over), good)
-            for i, (best, worth, *rest) in zip(good, answers, strict=True):
-                nodes[i], ended[i], left[i] = rest
-                best = best[np.isfinite(worth)].astype(np.int64)
-                found.append((np.full(len(best), i), best))
-        item = np.concatenate([np.zeros(0, dtype=np.int64), *(f[0] for f in found)])
-        points = np.concatenate([np.zeros((0, program.integers.numel()), dtype=np.int64), *(f[1] for f in found)])
-        kept = ended[item] != DOUBTFUL
-        item, points = item[kept], points[kept]
-        solved = Boxes(self.engine, program, pool.values).solve(item, points, points)
+            work = partial(_searched, program, count=count, limit=self.node_limit, over=over)
+            # More parts than threads, since some programs take longer than others.
+            host, cuts = _host(pool.values), torch.arange(batch).split(max(4, -(-batch // (4 * threads))))
+            answers = workers.map(lambda cut: work(host[cut], pool.good[cut.numpy()]), cuts)
+            found = [np.concatenate(a) for a in zip(*answers, strict=True)]
+        points, worth, x, z, told, left = found
+        nodes, ended = told.T
+        item, slot = np.nonzero(np.isfinite(worth) & (ended != DOUBTFUL)[:, None])
+        points = points[item, slot].astype(np.int64)
+        given = (torch.from_numpy(a).to(values.q.device) for a in (item, points, x[item, slot], z[item, slot]))
+        solved = certified(Boxes(self.engine, program, pool.values), *given).each(lambda part: part.cpu().numpy())
         pool.offer(item, points, solved)
         # What the engine does not confirm, and what the arithmetic left open, is branch and bound's.
         again = pool.good & (ended == DOUBTFUL)
@@ -92,8 +94,7 @@ class Simplex:
         status = np.where(some, int(Status.OPTIMAL), int(Status.INFEASIBLE))
         status = np.where(limited, np.where(some, int(Status.INACCURATE), int(Status.FAILED)), status)
         status = np.where(pool.good, status, int(Status.FAILED))
-        left = np.where(limited, left * instances.unit + instances.constant, 0.0)
-        short = np.maximum(pool.threshold - left, 0.0)
+        short = np.maximum(pool.threshold - np.where(limited, left, 0.0), 0.0)
         gap = np.where(status == int(Status.OPTIMAL), 0.0, np.where(limited, short, np.inf))
         answer = pool.candidates(self.name, status, gap, nodes, 1, item.size)
         if not again.any():
@@ -117,6 +118,8 @@ class Rows:
         entry: coefficients ``(1 or batch, entry)``, the largest of each row one.
         b: right-hand sides ``(batch, row)``.
         c: costs ``(batch, column)``, the largest one.
+        size: what the rows were divided by ``(1 or batch, row)``.
+        kept: which rows of the program these are.
         zero: how many of the rows are equations; they come first.
         lower: ends of all columns ``(batch, column)``.
         upper: the others.
@@ -133,6 +136,8 @@ class Rows:
     entry: Array
     b: Array
     c: Array
+    size: Array
+    kept: Array
     zero: int
     lower: Array
     upper: Array
@@ -196,6 +201,8 @@ class Rows:
             entry,
             b,
             q / unit[:, None],
+            size,
+            kept,
             zero,
             lower,
             upper,
@@ -207,30 +214,37 @@ class Rows:
             constant,
         )
 
-    def search(self, item: int, count: int, limit: int, stop: Array) -> tuple[Array, Array, int, int, float]:
-        """The best integer points of one program, as ``partition.search`` returns them."""
-        if not self.possible[item]:
-            return np.zeros((0, self.integers.size)), np.zeros(0), 0, PROVEN, np.inf
-        needed = self.needed[item]
-        inside = needed[self.row]
-        per_row = np.bincount(self.row[inside], minlength=needed.size)[needed]
-        answer: tuple[Array, Array, int, int, float] = search(
-            np.concatenate([[0], np.cumsum(per_row)]),
-            self.column[inside],
-            self.entry[item if len(self.entry) > 1 else 0, inside],
-            self.b[item, needed],
-            self.c[item],
-            int(needed[: self.zero].sum()),
-            self.lower[item],
-            self.upper[item],
-            self.integers,
-            count,
-            limit,
-            TIE,
-            float(self.grain[item]),
-            stop,
+    def search(self, good: Array, count: int, limit: int, stop: Array) -> tuple[Array, ...]:
+        """The best integer points of every program as ``partition.search`` returns them.
+
+        Points, values, all columns, multipliers of all rows, boxes and how it ended, and the bound that was left.
+        """
+        (batch, n), m = self.c.shape, self.b.shape[1]
+        points, worth = np.zeros((batch, count, self.integers.size)), np.full((batch, count), np.inf)
+        x, prices, z = (np.zeros((batch, count, size)) for size in (n, m, self.kept.size))
+        told, left = np.zeros((batch, 2), dtype=np.int64), np.full(batch, np.inf)
+        told[:, 1] = PROVEN
+        entry, b, c, lower, upper, needed = (
+            np.ascontiguousarray(a) for a in (self.entry, self.b, self.c, self.lower, self.upper, self.needed)
         )
-        return answer
+        rows, boxes = (self.row, self.column, entry, b, c, self.zero), (lower, upper, needed, self.integers)
+        settings, items = (count, limit, TIE, self.grain, stop), np.flatnonzero(good & self.possible)
+        search_each(items, *rows, *boxes, *settings, points, worth, x, prices, told, left)
+        z[:, :, self.kept] = prices * self.unit[:, None, None] / self.size[:, None]
+        # Rounding may leave a multiplier of an inequality below zero.
+        z[:, :, self.zero :] = np.maximum(z[:, :, self.zero :], 0.0)
+        return points, worth, x, z, told, left * self.unit + self.constant
+
+
+def _host(values: Values) -> Values:
+    """A batch on the host; matrices that all programs share stay shared."""
+    P, A = (M[:1].cpu().expand(len(M), -1) if M.stride(0) == 0 else M.cpu() for M in (values.P, values.A))
+    return Values(P, A, values.q.cpu(), values.b.cpu(), values.constant.cpu())
+
+
+def _searched(program: ConeProgram, values: Values, good: Array, count: int, limit: int, over: Array) -> Any:
+    """The best points of some programs."""
+    return Rows.of(program, values).search(good, count, limit, over)
 
 
 @contextmanager
@@ -241,10 +255,10 @@ def _alarm(seconds: float | None) -> Iterator[Array]:
         yield over
         return
     # A first use compiles, which is not counted.
-    none, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
-    search(
-        np.zeros(1, dtype=np.int64), none, nothing, nothing, nothing, 0, nothing, nothing, none, 1, 1, TIE, 0.0, over
-    )
+    none, flat, cube = np.zeros(0, dtype=np.int64), np.zeros((0, 0)), np.zeros((0, 0, 0))
+    rows, boxes = (none, none, flat, flat, flat, 0), (flat, flat, np.zeros((0, 0), dtype=bool), none)
+    told = (np.zeros((0, 2), dtype=np.int64), np.zeros(0))
+    search_each(none, *rows, *boxes, 1, 1, TIE, np.zeros(0), over, cube, flat, cube, cube, *told)
     timer = Timer(seconds, over.fill, (True,))
     timer.start()
     try:

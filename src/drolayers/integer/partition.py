@@ -107,19 +107,25 @@ def narrow(box: Floats, slope: Floats, integers: Ints, room: float) -> None:
 
 
 @njit(**OPTIONS)
-def keep(points: Floats, values: Floats, point: Floats, value: float) -> None:
-    """Put a point among the best, if it is one of them."""
-    at = values.size - 1
+def keep(
+    points: Floats, values: Floats, answers: Floats, point: Floats, value: float, x: Floats, prices: Floats
+) -> None:
+    """Put a point among the best, if it is one of them, with the solution and the multipliers that belong to it."""
+    at, n = values.size - 1, x.size - prices.size
     if value >= values[at]:
         return
     while at > 0 and values[at - 1] > value:
         values[at] = values[at - 1]
         for i in range(point.size):
             points[at, i] = points[at - 1, i]
+        for j in range(x.size):
+            answers[at, j] = answers[at - 1, j]
         at -= 1
     values[at] = value
     for i in range(point.size):
         points[at, i] = point[i]
+    for j in range(x.size):
+        answers[at, j] = x[j] if j < n else prices[j - n]
 
 
 @njit(**OPTIONS)
@@ -138,13 +144,14 @@ def search(
     tie: float,
     grain: float,
     stop: Flags,
-) -> tuple[Floats, Floats, int, int, float]:
+) -> tuple[Floats, Floats, Floats, int, int, float]:
     """The ``count`` best integer points of one program, as ``simplex.py`` states it, unless ``stop`` is set meanwhile.
 
     A point is better if its value is smaller by more than ``tie``, relative to its terms, and by ``grain``.
 
     Returns:
-        Points, their values (+inf where there is none), boxes solved, how the search ended, and the bound that it left.
+        Points, their values (+inf where there is none), all columns and multipliers of all rows there, boxes solved,
+        how the search ended, and the bound that it left.
     """
     m, n, k = b.size, c.size, integers.size
     T, x, slope, ends = np.zeros((m + 1, n + m)), np.zeros(n + m), np.zeros(n), np.zeros((2, n + m))
@@ -154,7 +161,7 @@ def search(
         ends[0, j] = low[j] if j < n else 0.0
         ends[1, j] = high[j] if j < n else 0.0 if j < n + zero else np.inf
     work[n + m] = REFRESH + m + 1
-    points, values = np.zeros((count, k)), np.zeros(count)
+    points, values, answers = np.zeros((count, k)), np.zeros(count), np.zeros((count, n + m))
     for i in range(count):
         values[i] = np.inf
     waiting = room(64, k)
@@ -179,7 +186,7 @@ def search(
         solved += 1
         status, value = solve(start, column, entry, b, c, zero, ends, cutoff, T, x, basis, row, slope, work)
         if status == STUCK:
-            return points, values, solved, DOUBTFUL, least
+            return points, values, answers, solved, DOUBTFUL, least
         least = max(least, value)
         if status != SOLVED or least >= cutoff:
             continue
@@ -230,9 +237,9 @@ def search(
             ends[0, integers[i]] = ends[1, integers[i]] = point[i]
         status, worth = solve(start, column, entry, b, c, zero, ends, np.inf, T, x, basis, row, slope, work)
         if status == STUCK:
-            return points, values, solved, DOUBTFUL, least
+            return points, values, answers, solved, DOUBTFUL, least
         if status == SOLVED:
-            keep(points, values, point, worth)
+            keep(points, values, answers, point, worth, x, T[m, n:])
             if np.isfinite(values[count - 1]):
                 size = abs(values[count - 1])
                 for i in range(k):
@@ -264,4 +271,48 @@ def search(
     if diving:
         waiting = store(waiting, box, least)
     left = waiting.bound[waiting.heap[0]] if waiting.size[0] > 0 else np.inf
-    return points, values, solved, PROVEN if left >= cutoff else LIMIT, left
+    return points, values, answers, solved, PROVEN if left >= cutoff else LIMIT, left
+
+
+@njit(**OPTIONS)
+def search_each(
+    items: Ints, row: Ints, column: Ints, entry: Floats, b: Floats, c: Floats, zero: int, low: Floats, high: Floats,
+    needed: Flags, integers: Ints, count: int, limit: int, tie: float, grain: Floats, stop: Flags, points: Floats,
+    values: Floats, x: Floats, prices: Floats, told: Ints, left: Floats,
+) -> None:  # fmt: skip
+    """``search`` for some items of a batch, on the rows that each of them needs: what it returns, by items.
+
+    A call for each would wait for the interpreter as long as for the search.
+    """
+    m, n = b.shape[1], c.shape[1]
+    start, place = np.zeros(m + 1, dtype=np.int64), np.zeros(m, dtype=np.int64)
+    columns, entries, rhs = np.zeros(column.size, dtype=np.int64), np.zeros(column.size), np.zeros(m)
+    for item in items:
+        rows, equal, size, own = 0, 0, 0, entry[item if entry.shape[0] > 1 else 0]
+        for i in range(m):
+            place[i] = -1
+            if needed[item, i]:
+                place[i], rhs[rows] = rows, b[item, i]
+                rows += 1
+                equal += 1 if i < zero else 0
+        start[: rows + 1] = 0
+        for e in range(column.size):
+            at = place[row[e]]
+            if at >= 0:
+                columns[size], entries[size] = column[e], own[e]
+                size += 1
+                start[at + 1] = size
+        for i in range(rows):
+            start[i + 1] = max(start[i + 1], start[i])
+        best, worth, answers, told[item, 0], told[item, 1], left[item] = search(
+            start[: rows + 1], columns[:size], entries[:size], rhs[:rows], c[item], equal, low[item], high[item],
+            integers, count, limit, tie, grain[item], stop,
+        )  # fmt: skip
+        for k in range(count):
+            values[item, k] = worth[k]
+            for i in range(integers.size):
+                points[item, k, i] = best[k, i]
+            for j in range(n):
+                x[item, k, j] = answers[k, j]
+            for i in range(m):
+                prices[item, k, i] = answers[k, n + place[i]] if place[i] >= 0 else 0.0

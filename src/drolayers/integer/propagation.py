@@ -6,11 +6,11 @@ Of ``least ≤ Mx ≤ most`` over a box, the smallest activity of all columns bu
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
+
+from drolayers.conic.interior.kernels import OPTIONS, Flags, Floats, Ints
 
 Array = np.ndarray
-
-_WORK = 2_000_000
-"""Numbers in the largest temporary array."""
 
 WHOLE = 1e-9
 """How far beyond an integer an end may lie, relative to its size, and still be that integer."""
@@ -52,58 +52,91 @@ def narrowed(
     """
     lower, upper = lower.astype(np.float64), upper.astype(np.float64)
     alive: Array = np.all(lower <= upper, 1)
-    todo = np.flatnonzero(alive)
+    start, owner = (
+        np.searchsorted(row, np.arange(least.shape[1] + 1)),
+        item if len(entries) > 1 else np.zeros_like(item),
+    )
+    entries, least, most, lower, upper = map(np.ascontiguousarray, (entries, least, most, lower, upper))
+    arrays = (entries, owner, start, column, least, most, lower, upper, integer, alive)
+    todo, news = np.flatnonzero(alive), np.zeros(len(lower), dtype=bool)
     for _ in range(passes if row.size else 0):
-        changed, step = [], max(1, _WORK // row.size)
-        for at in range(0, todo.size, step):
-            box = todo[at : at + step]
-            own = entries if entries.shape[0] == 1 else entries[item[box]]
-            ends = lower[box], upper[box]
-            low, high = _once(own, row, column, least[box], most[box], *ends)
-            low = np.where(integer, np.ceil(low - WHOLE * (1.0 + np.abs(low))), low)
-            high = np.where(integer, np.floor(high + WHOLE * (1.0 + np.abs(high))), high)
-            low, high = np.maximum(low, ends[0]), np.minimum(high, ends[1])
-            # A continuous end may creep for ever: what moves by little is not gone through again.
-            moved = np.where(integer, 0.5, 1e-3 * (1.0 + np.minimum(np.abs(low), np.abs(high))))
-            with np.errstate(invalid="ignore"):
-                news = ((low - ends[0] > moved) | (ends[1] - high > moved)).any(1)
-            dead = np.where(integer, low > high, low > high + 1e-7 * (1.0 + np.abs(high))).any(1)
-            alive[box[dead]] = False
-            kept = ~dead
-            lower[box[kept]], upper[box[kept]] = low[kept], np.maximum(low, high)[kept]
-            changed.append(box[kept & news])
-        todo = np.concatenate([np.zeros(0, dtype=np.int64), *changed])
+        go_through(*arrays, todo, news)
+        todo = np.flatnonzero(news)
         if not todo.size:
             break
     return lower, upper, alive
 
 
-def _once(
-    entry: Array, row: Array, column: Array, least: Array, most: Array, lower: Array, upper: Array
-) -> tuple[Array, Array]:
-    """One pass over the non-zero entries, by rows: the ends that they imply, from the box as it is."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        one, other, zero = entry * lower[:, column], entry * upper[:, column], entry == 0
-        small, large = (np.where(zero, 0.0, f(one, other)) for f in (np.minimum, np.maximum))
-        # The others' least activity leaves this much for a column's own term, and their largest asks this much of it.
-        room, need = most[:, row] - _without(small, row), least[:, row] - _without(large, row)
-        top = np.where(zero, np.inf, np.where(entry > 0, room, need) / entry)
-        bottom = np.where(zero, -np.inf, np.where(entry > 0, need, room) / entry)
-    order = np.argsort(column, kind="stable")
-    there, start = np.unique(column[order], return_index=True)
-    low, high = np.full(lower.shape, -np.inf), np.full(upper.shape, np.inf)
-    low[:, there] = np.fmax.reduceat(bottom[:, order], start, axis=1)
-    high[:, there] = np.fmin.reduceat(top[:, order], start, axis=1)
-    return low, high
+@njit(**OPTIONS)
+def go_through(
+    entries: Floats, owner: Ints, start: Ints, column: Ints, least: Floats, most: Floats, lower: Floats, upper: Floats,
+    integer: Flags, alive: Flags, todo: Ints, news: Flags,
+) -> None:  # fmt: skip
+    """One pass over the rows of some boxes, in place: whose ends have moved, and which hold no point."""
+    n = lower.shape[1]
+    low, high = np.zeros(n), np.zeros(n)
+    news[:] = False
+    for box in todo:
+        for j in range(n):
+            low[j], high[j] = -np.inf, np.inf
+        implied_ends(entries[owner[box]], start, column, least[box], most[box], lower[box], upper[box], low, high)
+        moves, dead = False, False
+        for j in range(n):
+            bottom, top, slip = low[j], high[j], 1e-7
+            if integer[j]:
+                bottom, top = np.ceil(bottom - WHOLE * (1.0 + abs(bottom))), np.floor(top + WHOLE * (1.0 + abs(top)))
+                slip = 0.0
+            bottom, top = max(lower[box, j], bottom), min(upper[box, j], top)
+            # A continuous end may creep for ever: what moves by little is not gone through again.
+            far = 0.5 if integer[j] else 1e-3 * (1.0 + min(abs(bottom), abs(top)))
+            moves = moves or bottom - lower[box, j] > far or upper[box, j] - top > far
+            dead = dead or bottom > top + (slip * (1.0 + abs(top)) if slip > 0.0 else 0.0)
+            low[j], high[j] = bottom, max(bottom, top)
+        if dead:
+            alive[box] = False
+            continue
+        news[box] = moves
+        for j in range(n):
+            lower[box, j], upper[box, j] = low[j], high[j]
 
 
-def _without(term: Array, row: Array) -> Array:
-    """The sum of a row's terms but for each in turn; infinite where another is."""
-    start, nth = np.unique(row, return_index=True, return_inverse=True)[1:]
-    infinite = np.isinf(term)
-    if not infinite.any():
-        return np.add.reduceat(term, start, axis=1)[:, nth] - term
-    finite, sign = np.where(infinite, 0.0, term), np.where(infinite, term, 0.0)
-    others = np.add.reduceat(infinite.astype(np.int64), start, axis=1)[:, nth] - infinite
-    rest = np.add.reduceat(finite, start, axis=1)[:, nth] - finite
-    return np.where(others > 0, np.add.reduceat(sign, start, axis=1)[:, nth], rest)
+@njit(**OPTIONS)
+def implied_ends(
+    entry: Floats, start: Ints, column: Ints, least: Floats, most: Floats, lower: Floats, upper: Floats, low: Floats,
+    high: Floats,
+) -> None:  # fmt: skip
+    """The ends that the rows of one box imply, from the box as it is, into low and high.
+
+    The others' least activity leaves a column so much room for its own term, and their largest needs so much of it;
+    nothing is implied where another one's is infinite.
+    """
+    for r in range(start.size - 1):
+        small, large, below, above = 0.0, 0.0, 0, 0
+        for e in range(start[r], start[r + 1]):
+            if entry[e] != 0.0:
+                one, other = entry[e] * lower[column[e]], entry[e] * upper[column[e]]
+                if np.isinf(min(one, other)):
+                    below += 1
+                else:
+                    small += min(one, other)
+                if np.isinf(max(one, other)):
+                    above += 1
+                else:
+                    large += max(one, other)
+        for e in range(start[r], start[r + 1]):
+            if entry[e] == 0.0:
+                continue
+            j = column[e]
+            one, other = entry[e] * lower[j], entry[e] * upper[j]
+            room, need = np.inf, -np.inf
+            if below == 0:
+                room = most[r] - (small - min(one, other))
+            elif below == 1 and np.isinf(min(one, other)):
+                room = most[r] - small
+            if above == 0:
+                need = least[r] - (large - max(one, other))
+            elif above == 1 and np.isinf(max(one, other)):
+                need = least[r] - large
+            top, bottom = (room, need) if entry[e] > 0.0 else (need, room)
+            high[j] = min(high[j], top / entry[e])
+            low[j] = max(low[j], bottom / entry[e])

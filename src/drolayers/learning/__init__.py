@@ -4,6 +4,8 @@ from drolayers.extras import needs
 
 needs("learning", "lightning", "sklearn", "safetensors")
 
+from drolayers.learning.calibration import Calibration, Disappointment, Report, Share  # noqa: E402
+from drolayers.learning.choice import Choice, choose  # noqa: E402
 from drolayers.learning.data import ExampleData, Examples  # noqa: E402
 from drolayers.learning.learner import DecisionFocusedLearner  # noqa: E402
 from drolayers.learning.model import SetModel  # noqa: E402
@@ -14,15 +16,21 @@ from drolayers.learning.settings import Annealed, Network, Stage, Trainer  # noq
 
 __all__ = [
     "Annealed",
+    "Calibration",
+    "Choice",
     "DecisionFocusedLearner",
     "DecisionModule",
+    "Disappointment",
     "ExampleData",
     "Examples",
     "Network",
     "Pipeline",
     "PredictionLoss",
     "PredictionModule",
+    "Report",
     "SetModel",
+    "Share",
     "Stage",
     "Trainer",
+    "choose",
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drolayers.checks import number
+from drolayers.checks import number, real
 from drolayers.errors import ModelError, ShapeError
 from drolayers.problem import DecisionProblem
 
@@ -22,6 +22,7 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def matrix(data: Any, name: str) -> Tensor:
     """A float64 matrix from a tensor, an array, a data frame or nested lists; NaN is refused, with its rows."""
+    real(name, data)
     try:
         values = data.detach().cpu() if isinstance(data, Tensor) else torch.as_tensor(np.array(data, dtype=float))
     except (TypeError, ValueError) as error:
@@ -98,12 +99,24 @@ def split(
         if held_out.Z.shape[1] != everything.Z.shape[1] or held_out.Y.shape[1] != everything.Y.shape[1]:
             raise ShapeError("Validation data must have the columns of the training data.")
         return everything, held_out
-    if not 0 <= number("validation_share", share) < 1:
-        raise ModelError(f"validation_share must lie in [0, 1), not {share}.")
+    return _parted("validation_share", everything, share, np.random.default_rng(seed))
+
+
+def held_back(everything: Examples, share: float, seed: int) -> tuple[Examples, Examples | None]:
+    """Data to learn from, and a share of them, drawn at random, to calibrate on."""
+    return _parted("calibration_share", everything, share, np.random.default_rng([seed, 1]))
+
+
+def _parted(
+    name: str, everything: Examples, share: float, generator: np.random.Generator
+) -> tuple[Examples, Examples | None]:
+    """All but a share, drawn at random, and that share."""
+    if not 0 <= number(name, share) < 1:
+        raise ModelError(f"{name} must lie in [0, 1), not {share}.")
     held = int(len(everything) * share)
     if not held:
         return everything, None
-    order = torch.as_tensor(np.random.default_rng(seed).permutation(len(everything)))
+    order = torch.as_tensor(generator.permutation(len(everything)))
     # In their own order: a policy may ask for the latest training points.
     kept, rest = everything[order[held:].sort().values], everything[order[:held].sort().values]
     return kept, replace(rest, first=len(kept))

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from tempfile import gettempdir
+from typing import Any, Literal, Self
 
 import cvxpy as cp
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.data import ExampleData, Examples, column_names, examples, matrix, split
+from drolayers.learning.calibration import check_enough, fingerprint
+from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Findings
+from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
+from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
-from drolayers.learning.objectives import Objective
+from drolayers.learning.objectives import Objective, checked_objective
 from drolayers.learning.pipeline import Pipeline, evaluating
-from drolayers.learning.pretraining import PredictionLoss
+from drolayers.learning.policy import Decider
+from drolayers.learning.pretraining import FITTED, PredictionLosses
 from drolayers.learning.settings import (
+    RATE,
     Network,
     Settings,
     Stage,
@@ -38,10 +45,12 @@ from drolayers.learning.settings import (
     temperature_schedule,
 )
 from drolayers.learning.training import alone, claim, train
+from drolayers.learning.violations import Violations
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
+from drolayers.writing import writing
 
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
@@ -50,12 +59,12 @@ STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
 
-class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
+class DecisionFocusedLearner(Judged, Decider):
     """Learns, from contexts Z and outcomes Y, a set-valued prediction whose robust decisions are good.
 
     Args:
         problem: the decision problem.
-        model: any module from ``(batch, dz)`` to ``(batch, ambiguity.size)``, or the widths of the default one as a
+        model: any module from ``(batch, dz)`` to ``(batch, problem.size)``, or the widths of the default one as a
             :class:`Network`.
         nominal: Q_z; the 20 nearest neighbours unless given.
         projection: onto sets that contain Q_z: a :class:`drolayers.Projection`, the method of a default one, or None to
@@ -63,7 +72,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         layer: a :class:`drolayers.DROLayer` of the problem; a default one unless given.
         pretraining: the first training, which fits sets to data; None for none.
         training: the second, on decisions; None for prediction-focused learning, which stops after the first.
-        objective: what the second minimises; the mean cost unless given.
+        objective: what the second minimises: "mean", the mean cost, or an object of ``dro.objectives``.
         trainer: where and on which part of the data it trains.
         seed: of everything random.
     """
@@ -76,9 +85,9 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         projection: Projection | str | None = "auto",
         layer: DROLayer | None = None,
         *,
-        pretraining: Stage | None = Stage(epochs=40, rate=1e-2),  # noqa: B008 (immutable)
+        pretraining: Stage | None = Stage(epochs=40),  # noqa: B008 (immutable)
         training: Stage | None = Stage(),  # noqa: B008
-        objective: Objective | None = None,
+        objective: Objective | Literal["mean"] | None = "mean",
         trainer: Trainer = Trainer(),  # noqa: B008
         seed: int = 0,
         **old: Any,
@@ -110,7 +119,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             setattr(self, head, whole_part.but(**changes))
         return self
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        calibration_share: float = 0.0,
+    ) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
@@ -120,12 +136,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 share of the data unless given.
             known: values of ``problem.known``, one row a context, by name, by parameter or as columns of a data frame.
                 The model does not see them unless Z holds them too.
+            calibration_share: share of the data that is held out, before anything else, for :meth:`calibrate`.
         """
         self._check()
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
-            with alone(None if self.trainer.directory is None else Path(self.trainer.directory)):
-                self._fit(Z, Y, validation, known)
+            folder = self.trainer.directory
+            with writing(folder or gettempdir()), alone(None if folder is None else Path(folder)):
+                self._fit(Z, Y, validation, known, calibration_share)
         except BaseException:
             # What is half trained decides nothing.
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -134,34 +152,52 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             raise
         return self
 
-    def _fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None) -> None:
+    def _fit(
+        self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None, calibration_share: float
+    ) -> None:
         """Both trainings."""
-        ambiguity = self.problem.ambiguity
         everything = examples(self.problem, Z, Y, known)
+        everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
+        if self.training is not None and self.training.coverage is not None and self.calibration_rows_ is not None:
+            # Rather now than after hours of training.
+            check_enough(len(self.calibration_rows_), self.training.coverage)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
+        self.seen_ = fingerprint(training, held_out)
+        self.calibration_ = None
+        self.scores_ = torch.zeros(0, dtype=torch.float64)
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
             self._same_columns(validation[0], "validation Z", self.feature_names_in_)
             self._same_columns(validation[1], "validation Y", self.outcome_names_in_)
-        self._typical = torch.cat([value.scale.reshape(-1) for value in ambiguity.typical(training.Y).values()])
+        self._typical = torch.cat([value.scale.reshape(-1) for value in self.problem.sets.typical(training.Y).values()])
         # Distances in typical units: a bound on squares and a mean have no unit in common.
         self.pipeline_ = self._build(self.n_features_in_, (self._typical**-2.0).tolist())
         self._begin(training, held_out)
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
+            what["parameters"] = list(self.problem.parameters)
+            if isinstance(self.model, nn.Module):
+                what["answers"] = storage.answers(self.pipeline_.model, training.Z)
             # Learners that differ in the second training only share the first, and each goes on from the other.
-            later = {name: what.pop(name) for name in ("training", "objective")}
+            later = {name: what.pop(name) for name in ("training", "objective")} | {"budget": self.trainer.budget}
             claim(folder, self.trainer.resume, what, training, held_out)
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
         self.history_: dict[str, list[dict[str, float]]] = {}
-        self._pretrain(training, held_out)
+        stage = self.training
+        # What the pre-trained model would be is compared by its cost alone: not where constraints are held on data.
+        compares = stage is not None and stage.epochs and stage.violations is None and self.trainer.budget
+        comparison = self._comparison(training, held_out) if compares and held_out is not None else None
+        self._pretrain(training, held_out, comparison)
         if self.training is not None and self.training.epochs:
-            module = self._decision_module(self.training, training)
-            self._train("decision", module, self.training, training, held_out)
+            self._train_on_decisions(self.training, training, held_out, comparison)
+        self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
+        if self._uncalibrated and self.calibration_rows_ is not None:
+            assert self.training is not None
+            self.calibrate(coverage=self.training.coverage)
 
     def _check(self) -> None:
         """Parts that are of the wrong kind."""
@@ -174,7 +210,6 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             ("layer", (DROLayer,), "a dro.DROLayer"),
             ("pretraining", (Stage,), "a dro.Stage(epochs=40, rate=1e-2)"),
             ("training", (Stage,), "a dro.Stage(epochs=30, rate=3e-3)"),
-            ("objective", (Objective,), "an object of dro.objectives"),
         ):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
@@ -182,41 +217,49 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
-        if not self.problem.ambiguity.size:
+        checked_objective(self.objective)
+        if not self.problem.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
             raise ModelError("The layer is of another problem: make it from the one that the learner is given.")
-        if isinstance(self.projection, Projection) and self.projection.ambiguity is not self.problem.ambiguity:
-            raise ModelError("The projection is of another set: make it from problem.ambiguity.")
-        if self.training is not None and self.training.anchor and self.problem.ambiguity.needs_nominal:
-            raise ModelError("anchor= needs a moment set: a ball around data has no locations to hold.")
+        sets = self.problem.sets
+        mine, name = (self.problem.ambiguity, "ambiguity") if len(sets.members) == 1 else (sets, "sets")
+        if isinstance(self.projection, Projection) and self.projection.ambiguity is not mine:
+            raise ModelError(f"The projection is of another set: make it from problem.{name}.")
+        placed = any(isinstance(one, FITTED) for one in sets.members)
+        if self.training is not None and self.training.anchor and not placed:
+            raise ModelError("anchor= needs a moment set: a ball around data, or a mixture, has no locations to hold.")
+        if self.training is not None and self.training.violations is not None and not self.problem.rules:
+            raise ModelError(
+                "violations= needs constraints with worst cases, such as dro.chance: the problem has none."
+            )
 
     def _build(self, inputs: int, weights: list[float] | None, nominal: NominalDistribution | None = None) -> Pipeline:
         """Model, nominal distribution, projection and layer; what the user gave is copied, not changed.
 
         The weights are those of a default projection.
         """
-        ambiguity = self.problem.ambiguity
+        sets = self.problem.sets
         if isinstance(self.model, nn.Module):
             model = deepcopy(self.model)
         else:
             recipe = self.model or Network()
             generator = torch.Generator().manual_seed(self.seed)
-            model = SetModel(ambiguity, inputs, recipe.hidden, generator, recipe.degree)
+            model = SetModel(sets, inputs, recipe.hidden, generator, recipe.degree)
         if nominal is None:
-            nominal = KNN(k=getattr(ambiguity, "atoms", 20)) if self.nominal is None else deepcopy(self.nominal)
+            nominal = KNN(k=sets.atoms or 20) if self.nominal is None else deepcopy(self.nominal)
         projection = self.projection
         if isinstance(projection, str):
             method: Any = "direct" if projection == "auto" else projection
-            projection = Projection(ambiguity, weights, MARGIN, method)
+            projection = Projection(sets, weights, MARGIN, method)
         layer = DROLayer(self.problem, seed=self.seed) if self.layer is None else self.layer.twin()
         return Pipeline(model.double(), nominal, projection, layer)
 
     def _begin(self, training: Examples, held_out: Examples | None) -> None:
         """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
-        pipeline, size = self.pipeline_, self.problem.ambiguity.size
+        pipeline, size = self.pipeline_, self.problem.size
         if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            pipeline.model.take_units(self.problem.ambiguity, training.Z, training.Y)
+            pipeline.model.take_units(self.problem.sets, training.Z, training.Y)
         with torch.no_grad(), evaluating(pipeline):
             theta = pipeline.model(training.Z[:1])
         if tuple(theta.shape) != (1, size):
@@ -229,52 +272,112 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
         pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
 
-    def _pretrain(self, training: Examples, held_out: Examples | None) -> None:
+    def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
+        """What trains in several ways and judges by validation data."""
+        stage, objective = self.training or Stage(), checked_objective(self.objective)
+        judge = DecisionModule(
+            self.pipeline_, None, None, rate_schedule(stage), objective=objective, coverage=stage.coverage
+        )
+
+        def run(stage: Stage, name: str) -> None:
+            self._train(name, self._decision_module(stage, training), stage, training, held_out)
+
+        projections = [self.pipeline_.projection]
+        if self.projection == "auto":
+            projections.append(None)
+        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections)
+
+    def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
-        ambiguity, stage = self.problem.ambiguity, self.pretraining
-        if not isinstance(ambiguity, MomentSet):
-            if self.training is None:
-                warnings.warn(
-                    "Prediction-focused training does not determine the radius of a ball around the data: it stays at "
-                    "a typical value. Give training=dro.Stage() to learn it.",
-                    stacklevel=3,
-                )
-            return
+        sets, stage = self.problem.sets, self.pretraining
+        if self.training is None and any(one.size and not isinstance(one, FITTED) for one in sets.members):
+            warnings.warn(
+                "Prediction-focused training does not determine the radius of a ball around the data, nor a "
+                "mixture: they stay at typical values. Give training=dro.Stage() to learn them.",
+                stacklevel=3,
+            )
         if stage is None or not stage.epochs:
             return
-        loss = PredictionLoss(ambiguity, training.Y)
+        loss = PredictionLosses(sets, training.Y)
         if not loss.fits:
             return
         outcomes = stage.locations == "outcomes"
-        module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
-        self._train("prediction", module, stage, training, held_out)
+
+        def run(stage: Stage, name: str) -> None:
+            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
+            self._train(name, module, stage, training, held_out)
+
+        rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]
+        if comparison is None or len(rates) == 1:
+            run(stage.but(rate=rates[0]), "prediction")
+            return
+        for k, rate in enumerate(rates):
+            name = f"prediction/trial-{k}" if k else "prediction"
+            comparison.begun(f"pre-trained, rate {rate:.2g}", partial(run, stage.but(rate=rate), name))
+
+    def _train_on_decisions(
+        self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None
+    ) -> None:
+        """The second training, with what was left to us chosen on validation data."""
+        if comparison is None:
+            self._train("decision", self._decision_module(stage, training), stage, training, held_out)
+            return
+        projections = comparison.settle("pre-trained")
+        gradients = [self._gradient(stage, training)]
+        rates = [RATE, *RATES] if stage.rate == "auto" else [stage.rate]
+        if stage.gradient == "auto" and gradients[0] != "auto":
+            gradients += [other for other in ("exact", "smoothed") if other != gradients[0]]
+        choice = Choice(projections[0], stage.but(gradient=gradients[0], rate=rates[0]))
+        questions: list[Callable[[Choice], list[Choice]]] = [
+            lambda best: [replace(best, projection=other) for other in projections[1:]],
+            lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
+            lambda best: [replace(best, stage=best.stage.but(rate=other)) for other in rates[1:]],
+        ]
+        comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
+
+    def _gradient(self, stage: Stage, training: Examples) -> str:
+        """The gradient that a training takes: "auto" where there is no choice to be made."""
+        layer = self.pipeline_.layer
+        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
+        free = set(self.problem.variables) - set(self.problem.integer_variables)
+        if stage.gradient != "auto" or isinstance(layer.gradient, Smoothed) or not able or not free:
+            return stage.gradient
+        z, _, rows, known = training.batch(list(range(min(len(training), 50))))
+        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known) > STILL else "exact"
 
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
         pipeline, layer = self.pipeline_, self.pipeline_.layer
-        chosen = isinstance(layer.gradient, Smoothed)
         z, y, rows, known = training.batch(list(range(min(len(training), 50))))
-        smoothed = stage.gradient == "smoothed"
+        gradient = self._gradient(stage, training)
+        smoothed = gradient == "smoothed"
         if stage.gradient == "exact":
             layer.gradient = "exact"
-        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
-        if stage.gradient == "auto" and not chosen and able:
-            smoothed = pipeline.still(z, rows, self._typical, known) > STILL
         smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
-        ambiguity = self.problem.ambiguity
-        loss = PredictionLoss(ambiguity, training.Y) if stage.anchor and isinstance(ambiguity, MomentSet) else None
+        loss = (PredictionLosses(self.problem.sets, training.Y) or None) if stage.anchor else None
         unit = pipeline.cost_unit(z, y, rows, known)
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
-        return DecisionModule(pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective)
+        objective, held = checked_objective(self.objective), None
+        if stage.violations is not None:
+            with torch.no_grad(), evaluating(pipeline):
+                start = pipeline(z, rows, known)
+            x, told = ({v: x[start.ok] for v, x in start.best.items()}, self.problem.known_data.values(known[start.ok]))
+            held = Violations(self.problem, stage.violations, x, y[start.ok], told)
+        return DecisionModule(
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held, stage.coverage
+        )
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""
         data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
-        self.history_[name] = train(name, module, data, stage, self.trainer)
+        trial = "/" in name
+        logged = train(name, module, data, stage, self.trainer.but(progress=False) if trial else self.trainer)
+        if not trial:
+            self.history_[name] = logged
 
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
         """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
@@ -285,9 +388,14 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "pipeline_"):
             raise NotFittedError("This learner is not fitted yet: call fit(Z, Y) first.")
 
-    def _contexts(self, Z: Any) -> Tensor:
-        """Contexts of the right width."""
+    def _contexts(self, Z: Any, sized: bool = True) -> Tensor:
+        """Contexts of the right width, for sets that have their size."""
         self._check_fitted()
+        if sized and self._uncalibrated:
+            raise ModelError(
+                "Training with coverage= leaves sets without a size of their own: call calibrate(Z, Y, coverage=...) "
+                "first, or fit with calibration_share=0.2."
+            )
         contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
@@ -309,46 +417,15 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
-        needed = self.problem.ambiguity.y.support.parameters
+        needed = self.problem.sets.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
             parts = [
                 pipeline.theta(z, pipeline.around(z), told if needed else None)
                 for z, told in zip(contexts.split(512), table.split(512), strict=True)
             ]
-        values = self.problem.ambiguity.unpack(torch.cat(parts))
+        values = self.problem.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}
-
-    def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The mean decision loss over the items that have a decision; NaN where none has."""
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        return float(self.problem.loss(chosen, outcomes, told).mean()) if len(outcomes) else float("nan")
-
-    def violations(self, Z: Any, Y: Any, known: Known | None = None) -> dict[cp.Constraint, float]:
-        """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
-
-        By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
-        and the CVaR of ``dro.cvar`` exceed their bounds (negative: room to spare).
-        """
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        if not len(outcomes):
-            return {rule.constraint: float("nan") for rule in self.problem.rules}
-        found = self.problem.violations(chosen, outcomes, told)
-        return {rule.constraint: rule.missed(found[rule.constraint]) for rule in self.problem.rules}
-
-    def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
-        """Decisions, outcomes and known data of the items that have a decision."""
-        decision, outcomes = self.decision(Z, known), matrix(self.problem.ambiguity.y.rows(Y), "Y")
-        self._same_columns(Y, "Y", self.outcome_names_in_)
-        if len(outcomes) != len(decision.status):
-            raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
-        ok, data = decision.ok, self.problem.known_data
-        chosen = {variable: value[ok] for variable, value in decision.best.items()}
-        return chosen, outcomes[ok], data.values(data.table(known, len(outcomes))[ok])
-
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative decision loss, so that greater is better."""
-        return -self.loss(Z, Y, known)
 
     def _described(self, pipeline: Pipeline) -> dict[str, Any]:
         """What this learner is, as JSON can hold it."""
@@ -363,7 +440,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "layer": storage.described_layer(self.layer),
             "pretraining": storage.described(self.pretraining),
             "training": storage.described(self.training),
-            "objective": None if self.objective is None else repr(self.objective),
+            "objective": storage.shown(self.objective),
             "seed": self.seed,
             "leave_one_out": self.trainer.leave_one_out,
         }
@@ -381,13 +458,19 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
             "inputs": self.n_features_in_,
             "columns": self.feature_names_in_,
             "outcomes": self.outcome_names_in_,
-            "parameters": {name: list(shape) for name, shape in self.problem.ambiguity.parameters.items()},
+            "parameters": {name: list(shape) for name, shape in self.problem.parameters.items()},
             "known": {name: list(shape) for name, shape in self.problem.known.items()},
             **self._described(pipeline),
+            "calibration": None if self.calibration_ is None else asdict(self.calibration_),
             "note": note,
         }
         assert pipeline.nominal is not None
-        storage.write(path, header, {"model": pipeline.model, "nominal": pipeline.nominal})
+        storage.write(
+            path,
+            header,
+            {"model": pipeline.model, "nominal": pipeline.nominal},
+            {"seen": self.seen_, "scores": self.scores_},
+        )
 
     @classmethod
     def load(cls, path: str | Path, problem: DecisionProblem, **settings: Any) -> Self:
@@ -400,7 +483,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
                 own making.
         """
         header, tensors = storage.read(path)
-        expected = {name: list(shape) for name, shape in problem.ambiguity.parameters.items()}
+        expected = {name: list(shape) for name, shape in problem.parameters.items()}
         if header["parameters"] != expected:
             raise ModelError(f"{path} was saved for a set with parameters {header['parameters']}, not {expected}.")
         known = {name: list(shape) for name, shape in problem.known.items()}
@@ -409,7 +492,7 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         learner = cls(problem, **{**storage.restored(path, header, settings), **settings})
         storage.check_same(path, "nominal", storage.described_nominal(learner.nominal), header["nominal"])
         nominal = storage.made_nominal(path, header["nominal"]) if learner.nominal is None else None
-        learner.n_features_in_ = int(header["inputs"])
+        learner.n_features_in_ = header["inputs"]
         learner.feature_names_in_, learner.outcome_names_in_ = header.get("columns"), header.get("outcomes")
         learner._check()
         weights = (header["projection"] or {}).get("weights")
@@ -419,6 +502,10 @@ class DecisionFocusedLearner(BaseEstimator):  # type: ignore[misc]
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
-        learner.history_ = {}
+        learner.history_, learner.report_, learner.calibration_rows_ = {}, Findings(), None
+        learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
+        learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))
+        learner.calibration_ = storage.restored_calibration(path, header)
+        learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         learner.pipeline_.eval()
         return learner

@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.parameters import deviation
+from drolayers.ambiguity.sets import Sets
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+
+MONOMIALS = 20_000
+"""Columns that polynomials of the covariates may have at most."""
+
+WEIGHTS = 1_000_000_000
+"""Weights that a perceptron may have at most."""
 
 
 class SetModel(nn.Module):
@@ -23,7 +30,7 @@ class SetModel(nn.Module):
     model. As in the paper, parameters do not share layers, so that fitting one does not move another.
 
     Args:
-        ambiguity: the set.
+        ambiguity: the set, or all sets of a problem.
         inputs: number of covariates.
         hidden: widths of the hidden layers.
         generator: for the initial weights.
@@ -38,7 +45,7 @@ class SetModel(nn.Module):
 
     def __init__(
         self,
-        ambiguity: AmbiguitySet,
+        ambiguity: AmbiguitySet | Sets,
         inputs: int,
         hidden: Sequence[int] = (64, 64),
         generator: torch.Generator | None = None,
@@ -59,7 +66,7 @@ class SetModel(nn.Module):
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
 
-    def take_units(self, ambiguity: AmbiguitySet, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
+    def take_units(self, ambiguity: AmbiguitySet | Sets, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
         shift, scale = units(polynomials(Z, self.degree))
         self.input_shift.copy_(shift)
@@ -78,8 +85,21 @@ class SetModel(nn.Module):
         return torch.where(self.positive, above, self.centre + self.scale * raw)
 
 
+def monomials(covariates: int, degree: int, most: int = MONOMIALS) -> int:
+    """How many monomials of degree one up to some degree there are."""
+    count = 1
+    for d in range(1, degree + 1):
+        count = count * (covariates + d) // d
+        if count - 1 > most:
+            raise ModelError(
+                f"degree={degree} of {covariates} covariates makes more than {most:,} monomials: choose a smaller one."
+            )
+    return count - 1
+
+
 def polynomials(z: Float[Tensor, "batch dz"], degree: int) -> Float[Tensor, "batch monomial"]:
     """All monomials of the covariates from degree one up to some degree."""
+    monomials(z.shape[1], degree)
     columns = range(z.shape[1])
     parts = [
         z[:, list(chosen)].prod(1) for d in range(1, degree + 1) for chosen in combinations_with_replacement(columns, d)
@@ -94,6 +114,8 @@ def units(data: Float[Tensor, "n column"]) -> tuple[Float[Tensor, " column"], Fl
 
 def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
     """Linear layers with rectifiers between; the last one starts small, so that training starts at typical values."""
+    if (count := sum(a * b for a, b in pairwise(widths))) > WEIGHTS:
+        raise ModelError(f"A network of widths {list(widths)} has {count:.0e} weights: choose smaller hidden layers.")
     layers: list[nn.Module] = []
     for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
         linear = nn.Linear(fan_in, fan_out)

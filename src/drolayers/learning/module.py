@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -11,15 +12,20 @@ from torch import Tensor
 
 from drolayers.errors import ShapeError
 from drolayers.layer import Decision
-from drolayers.learning.data import Batch
+from drolayers.learning.calibration import crossed
+from drolayers.learning.data import Batch, Examples
 from drolayers.learning.objectives import Mean, Objective
-from drolayers.learning.pipeline import Pipeline, timed
-from drolayers.learning.pretraining import PredictionLoss
+from drolayers.learning.pipeline import Pipeline, evaluating, timed
+from drolayers.learning.pretraining import PredictionLosses
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
+from drolayers.learning.violations import Violations
 
 
 class _Training(pl.LightningModule):
     """What both trainings share: the optimiser, and decisions on validation data."""
+
+    monitor: str
+    """By which loss on validation data the best epoch is told."""
 
     def __init__(self, pipeline: Pipeline, rate: RateSchedule) -> None:
         super().__init__()
@@ -55,10 +61,12 @@ class PredictionModule(_Training):
         outcomes: whether locations are fitted to the outcomes themselves rather than to their neighbours.
     """
 
+    monitor = "val_prediction_loss"
+
     def __init__(
         self,
         pipeline: Pipeline,
-        loss: PredictionLoss,
+        loss: PredictionLosses,
         rate: RateSchedule,
         location_epochs: int,
         outcomes: bool = False,
@@ -105,7 +113,12 @@ class DecisionModule(_Training):
         unit: of the decision loss, so that gradients are clipped, and locations held, alike in whatever unit the cost
             is counted (:meth:`Pipeline.cost_unit`).
         objective: what is minimised; the mean cost unless given.
+        violations: how constraints are held on data; None leaves them to the sets.
+        coverage: with which probability sets are to hold their outcomes: each half of a batch is scaled by what the
+            other half asks for. None leaves sets as they are.
     """
+
+    monitor = "val_decision_loss"
 
     def __init__(
         self,
@@ -114,16 +127,20 @@ class DecisionModule(_Training):
         smoothing: SmoothingSchedule | None,
         rate: RateSchedule,
         anchor: float = 0.0,
-        loss: PredictionLoss | None = None,
+        loss: PredictionLosses | None = None,
         unit: float = 1.0,
         objective: Objective | None = None,
+        violations: Violations | None = None,
+        coverage: float | None = None,
     ) -> None:
         super().__init__(pipeline, rate)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
         self.objective = Mean() if objective is None else objective
-        self.unit = unit
+        self.unit, self.violations, self.coverage = unit, violations, coverage
+        self._seen: list[Tensor] = []
+        self._followed = False
         self._backward_from = 0.0
-        self._validated = [0.0, 0, 0]
+        self._validated: list[tuple[Decision, Tensor, Tensor]] = []
 
     def on_train_epoch_start(self) -> None:
         """Move along the schedules."""
@@ -139,18 +156,27 @@ class DecisionModule(_Training):
         if not len(z):
             self._backward_from = time.perf_counter()
             return self._average(self.pipeline.nothing(), torch.zeros(()))
-        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table))
+        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y)))
         start = time.perf_counter()
         total = self._loss(decision, y, table).sum()
         seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
         loss = self._average(total / self.unit, mine)
+        if self.pipeline.layer.problem.rules and int(mine):
+            loss = loss + self._held(decision, y, table)
         if self.anchor and self.loss is not None:
             held = self.loss.at_outcomes(raw, y) / self.loss.scale.numel()
             loss = loss + self._average(self.anchor * held * len(z), torch.tensor(float(len(z))))
         self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), seconds)
         self._backward_from = time.perf_counter()
         return loss
+
+    def _resize(self, y: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Sets of the size that covers outcomes, where that is asked for."""
+        if self.coverage is None:
+            return None
+        sets, level = self.pipeline.layer.problem.sets, self.coverage
+        return lambda theta: sets.scaled(theta, crossed(sets.scores(theta, y), level))
 
     def _loss(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """The objective, one number an item."""
@@ -162,6 +188,49 @@ class DecisionModule(_Training):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
         return found
+
+    @torch.no_grad()
+    def measured(self, data: Examples, chunk: int = 256) -> tuple[float, float]:
+        """The mean objective over the items of some data that have a decision, and the share of these."""
+        found = []
+        with evaluating(self.pipeline):
+            for rows in torch.arange(len(data)).split(chunk):
+                z, y, numbers, table = data.batch(rows.tolist())
+                found.append(self.pipeline(z, numbers, table, self._resize(y)))
+        decision = Decision.cat(found)
+        solved = int(decision.ok.sum())
+        total = float(self._loss(decision, data.Y, data.known).sum())
+        return total / solved if solved else float("inf"), solved / max(len(data), 1)
+
+    def _held(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
+        """What data say of the constraints is noted, and where they are held, charged."""
+        told = {f"violations/{k}": v for k, v in enumerate(self._missed(decision, y, table).detach())}
+        self.log_dict(told, on_step=False, on_epoch=True, batch_size=int(decision.ok.sum()))
+        if self.violations is None:
+            return decision.value.new_zeros(())
+        missed = self._missed(decision, y, table, self.violations.allowed)
+        self._seen.append(missed.detach())
+        return self.violations(missed)
+
+    def _missed(self, decision: Decision, y: Tensor, table: Tensor, allowed: float | None = None) -> Tensor:
+        """What data say of all constraints with worst cases."""
+        problem, ok = self.pipeline.layer.problem, decision.ok
+        chosen = {variable: value[ok] for variable, value in decision.candidates.items()}
+        known, weights = problem.known_data.values(table[ok]), decision.probabilities[ok]
+        return torch.stack(list(problem.missed(chosen, y[ok], known, weights, allowed).values()))
+
+    def on_train_epoch_end(self) -> None:
+        """Multipliers follow the epoch's own data where there are none for validation."""
+        if self.violations is not None and not self._followed:
+            total = torch.stack(self._seen).sum(0).double() if self._seen else torch.zeros_like(self.violations.unit)
+            # A process may have seen nothing; all of them ask.
+            total, count = (
+                torch.as_tensor(self.all_gather(v)).reshape(-1, *v.shape).sum(0)
+                for v in (total, torch.tensor(float(len(self._seen))).to(total))
+            )
+            if float(count):
+                self.violations.follow(total / count)
+        self._seen, self._followed = [], False
 
     def on_after_backward(self) -> None:
         """Time of the backward pass."""
@@ -185,18 +254,25 @@ class DecisionModule(_Training):
 
     def on_validation_epoch_start(self) -> None:
         """Nothing is known yet."""
-        self._validated = [0.0, 0, 0]
+        self._validated = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """The decision loss itself, at the optimal decisions."""
+        """The optimal decisions."""
         z, y, rows, table = batch
-        decision = self.pipeline(z, rows, table)
-        total = float(self._loss(decision, y, table).sum())
-        solved = int(decision.ok.sum())
-        self._validated = [a + b for a, b in zip(self._validated, (total, solved, len(z)), strict=True)]
+        self._validated.append((self.pipeline(z, rows, table, self._resize(y)), y, table))
 
     def on_validation_epoch_end(self) -> None:
-        """The mean over the items that were solved; an epoch that solves none is never the best."""
-        total, solved, items = self._validated
-        self.log("val_decision_loss", total / solved if solved else float("inf"), prog_bar=True)
-        self.log("val_masked_share", 1.0 - solved / max(items, 1))
+        """The objective of all decisions that there are, as one batch; an epoch that has none is never the best."""
+        decisions, outcomes, tables = zip(*self._validated, strict=True)
+        decision, y, table = Decision.cat(decisions), torch.cat(outcomes), torch.cat(tables)
+        solved = int(decision.ok.sum())
+        loss = float(self._loss(decision, y, table).sum()) / solved if solved else float("inf")
+        if self.pipeline.layer.problem.rules and solved:
+            self.log_dict({f"val_violations/{k}": v for k, v in enumerate(self._missed(decision, y, table))})
+            if self.violations is not None:
+                missed, self._followed = self._missed(decision, y, table, self.violations.allowed), True
+                self.violations.follow(missed)
+                loss += self.unit * self.violations.charge(missed)
+        self.log("val_decision_loss", loss, prog_bar=True)
+        self.log("val_masked_share", 1.0 - solved / len(y))
+        self._validated = []

@@ -1,16 +1,24 @@
-"""What training on decisions minimises."""
+"""What training on decisions minimises.
+
+With integers every cost is averaged over the surrogate's candidates, x_k with probabilities p_k. Objectives of a batch
+are those of the items that have a decision; with several processes, each takes those of its own share.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.checks import number
+from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.layer import Decision
 from drolayers.problem import DecisionProblem
+from drolayers.tails import cvar, excess, threshold, worst_weights
 
 
 @runtime_checkable
@@ -23,6 +31,14 @@ class Objective(Protocol):
         """One loss an item, differentiable in θ; zero, without gradient, where an item has no decision."""
 
 
+@runtime_checkable
+class Criterion(Protocol):
+    """What is wanted of the costs of decisions: less is better."""
+
+    def of(self, costs: Float[Tensor, "point"]) -> float:
+        """One number of all costs."""
+
+
 @final
 @dataclass(frozen=True)
 class Mean:
@@ -33,3 +49,118 @@ class Mean:
     ) -> Float[Tensor, "batch"]:
         """The surrogate loss."""
         return decision.expected(lambda x: problem.loss(x, y, known))
+
+    def of(self, costs: Float[Tensor, "point"]) -> float:
+        """Their mean."""
+        return float(costs.mean())
+
+
+@final
+@dataclass(frozen=True)
+class CVaR:
+    """The CVaR of the realised cost over a batch: the mean of its worst 1 - ``level``.
+
+    ``min_τ τ + E[(c - τ)⁺] / (1 - level)`` with τ at its best for every batch anew: there is no auxiliary τ to be
+    learnt. The CVaR of a few points is smaller than that of many: let a batch hold several times 1/(1 - level) items.
+    Validation data are one batch.
+
+    Reference:
+        Rockafellar and Uryasev, Optimization of conditional value-at-risk, Journal of Risk 2 (2000).
+
+    Args:
+        level: from 0, the mean, to 1, excluded.
+    """
+
+    level: float
+
+    def __post_init__(self) -> None:
+        _check_level("CVaR", self.level)
+
+    def __call__(
+        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+    ) -> Float[Tensor, "batch"]:
+        """τ + (c - τ)⁺ / (1 - level)."""
+        costs = problem.loss(decision.candidates, y, known)
+        mass = decision.probabilities.detach()
+        tau = threshold(costs[mass > 0], mass[mass > 0], self.level)
+        return decision.expected(lambda x: excess(costs, tau, self.level))
+
+    def of(self, costs: Float[Tensor, "point"]) -> float:
+        """The mean of the worst of them."""
+        return float(cvar(costs, self.level))
+
+
+@final
+@dataclass(frozen=True)
+class Shift:
+    """The mean cost under the worst reweighting of a batch, ``max_q Σ q_i c_i`` with ``(1/n) Σ (n q_i - 1)² ≤ radius``.
+
+    The items that matter are those that are dear: the ball of ``dro.Divergence(kind="chi2")`` around the data
+    themselves, whatever the set. Differentiable by Danskin's theorem.
+
+    Reference:
+        Namkoong and Duchi, Variance-based regularization with convex objectives, NeurIPS 2017.
+
+    Args:
+        radius: zero is the mean; n - 1 or more, for n items, the largest cost.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= number("radius", self.radius) < float("inf"):
+            raise ModelError(f"Shift needs a radius that is not negative, not {self.radius!r}.")
+
+    def __call__(
+        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+    ) -> Float[Tensor, "batch"]:
+        """Every cost times n q_i."""
+        costs, ok = Mean()(problem, decision, y, known), decision.ok
+        weights = torch.zeros_like(costs)
+        weights[ok] = int(ok.sum()) * worst_weights(costs.detach()[ok], self.radius)
+        return weights * costs
+
+    def of(self, costs: Float[Tensor, "point"]) -> float:
+        """Their mean under the worst weights."""
+        return float(worst_weights(costs, self.radius) @ costs)
+
+
+@final
+@dataclass(frozen=True)
+class Certificate:
+    """``f + (c - f)⁺ / (1 - level)``, where f is the layer's own worst-case expected cost of the decision.
+
+    Rockafellar and Uryasev's formula with the certificate in place of τ: over all decisions and certificates its mean
+    is least at the conditional CVaR, with f the conditional quantile. So the set is rewarded for a certificate that
+    holds with probability ``level``, and does not shrink to nothing as it may under the mean. With integers every
+    candidate has its own f.
+
+    Args:
+        level: from 0 to 1, excluded; near 1 the gradients are those of few items, and noisy.
+    """
+
+    level: float
+
+    def __post_init__(self) -> None:
+        _check_level("Certificate", self.level)
+
+    def __call__(
+        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+    ) -> Float[Tensor, "batch"]:
+        """The score of every item's certificate."""
+        return decision.expected(lambda x: excess(problem.loss(x, y, known), decision.objective, self.level))
+
+
+def checked_objective(objective: Objective | str | None) -> Objective:
+    """An objective, of which the mean has a name."""
+    if objective is None or objective == "mean":
+        return Mean()
+    if isinstance(objective, str | type) or not isinstance(objective, Objective):
+        raise ModelError(f"objective must be 'mean' or an object of dro.objectives, not {objective!r}.")
+    return objective
+
+
+def _check_level(who: str, level: float) -> None:
+    """A share that leaves something."""
+    if not 0.0 <= number("level", level) < 1.0:
+        raise ModelError(f"{who} needs a level from 0 to 1, excluded, not {level!r}.")

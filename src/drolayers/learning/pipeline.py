@@ -36,6 +36,9 @@ class Pipeline(nn.Module):
         nominal: Q_z; None where neither the projection nor the set needs it.
         projection: onto sets that contain Q_z; None leaves θ as the model gives it.
         layer: from θ to the decision.
+
+    Attributes:
+        scale: by which the sets are multiplied, about their centres, after the projection.
     """
 
     _exclude: Tensor
@@ -47,6 +50,7 @@ class Pipeline(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.nominal, self.projection, self.layer = model, nominal, projection, layer
+        self.scale = 1.0
         self.register_buffer("_index", torch.zeros(0, 0, dtype=torch.int64), persistent=False)
         self.register_buffer("_exclude", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.register_buffer("_weights", torch.zeros(0, 0, dtype=torch.float64), persistent=False)
@@ -79,20 +83,36 @@ class Pipeline(nn.Module):
         return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
     def theta(self, z: Tensor, nominal: Nominal | None, known: Tensor | None = None) -> Tensor:
-        """θ, projected."""
-        return self._projected(self.model(z), nominal, known)
+        """θ, projected and scaled."""
+        return self._sized(self._projected(self.model(z), nominal, known))
+
+    def _sized(self, theta: Tensor) -> Tensor:
+        return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
 
     def _projected(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
         if self.projection is None or nominal is None:
             return theta
         return self.projection(theta, nominal, self._values(known))
 
-    def stages(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Iterator[Any]:
-        """What a step is made of, one after the other: θ of the model, θ projected, the decision."""
+    def stages(
+        self,
+        z: Tensor,
+        rows: Tensor | None = None,
+        known: Tensor | None = None,
+        resize: Callable[[Tensor], Tensor] | None = None,
+    ) -> Iterator[Any]:
+        """What a step is made of, one after the other: θ of the model, θ projected and scaled, the decision.
+
+        Args:
+            z: contexts.
+            rows: their rows in the training.
+            known: their known data, as a table.
+            resize: what is made of projected sets, in place of a scale for all.
+        """
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
-        theta = self._projected(raw, nominal, known)
+        theta = (resize or self._sized)(self._projected(raw, nominal, known))
         yield theta
         yield self.layer(theta, nominal, self._values(known))
 
@@ -100,9 +120,15 @@ class Pipeline(nn.Module):
         """Known data by parameter, from a table of it."""
         return None if known is None else self.layer.problem.known_data.values(known)
 
-    def forward(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Decision:
+    def forward(
+        self,
+        z: Tensor,
+        rows: Tensor | None = None,
+        known: Tensor | None = None,
+        resize: Callable[[Tensor], Tensor] | None = None,
+    ) -> Decision:
         """The decision for a batch of contexts, and of known data as a table."""
-        *_, decision = self.stages(z, rows, known)
+        *_, decision = self.stages(z, rows, known, resize)
         return decision
 
     @torch.no_grad()

@@ -11,6 +11,9 @@ The first term says nothing about a matrix A in φ(Ay - μ): it would drive it t
 the ellipsoid takes its place, E_Q[½‖Ay - μ‖²] - ½ log det AAᵀ, whose minimiser whitens y. Parameters that nothing
 determines (a direction) are left where they are.
 
+For sets around a centre (``Outcomes``, ``MeanCovariance``) all of it is a likelihood: centre and shape are those of the
+normal distribution that fits best, and the set is the multiple of it that it is made for.
+
 E_Q is an average over neighbours, which flattens what is curved. Locations can be fitted to the outcomes themselves
 instead, which are unbiased; bounds cannot, since a single outcome has no spread.
 """
@@ -24,11 +27,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.image import Matrix
 from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.parameters import Learn
+from drolayers.ambiguity.sets import Sets
+
+Phase = Literal["location", "bound"]
+FITTED = MomentSet | Centred
+"""Sets that data determine."""
 
 
 def _learns_matrix(moment: Moment) -> bool:
@@ -77,7 +87,7 @@ class PredictionLoss:
         self,
         theta: Float[Tensor, "batch theta"],
         nominal: Pair,
-        phase: Literal["location", "bound"],
+        phase: Phase,
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
         """The mean loss of a batch; locations are fitted to outcomes where they are given."""
@@ -120,3 +130,96 @@ class PredictionLoss:
             return theta
         parts = {n: v.detach() if n in names else v for n, v in self.ambiguity.unpack(theta).items()}
         return self.ambiguity.pack(parts)
+
+
+class GaussianLoss:
+    """The negative logarithm of the normal density that a set around a centre stands for, up to a constant.
+
+    Args:
+        ambiguity: the set.
+    """
+
+    def __init__(self, ambiguity: Centred) -> None:
+        self.ambiguity = ambiguity
+        self.locates = ambiguity.location in ambiguity.parameters
+        """Whether the centre is to be fitted."""
+        self.fits = self.locates or ambiguity.extent in ambiguity.parameters
+        """Whether there is anything to be fitted."""
+        self.scale = torch.ones(ambiguity.y.dim, dtype=torch.float64)
+        """Of every coordinate; deviations in units of the set have none of their own."""
+
+    def __call__(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Pair,
+        phase: Phase,
+        outcomes: Float[Tensor, "batch dim"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean loss of a batch; centres are fitted to outcomes where they are given."""
+        first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
+        return first if phase == "location" else first + self._likelihood(self._free(theta, location=False), nominal)
+
+    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+        """The part of the centre at single outcomes."""
+        return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
+
+    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """The part of the centre; the shape says in which units deviations are counted."""
+        return self._likelihood(self._free(theta, location=True), nominal)
+
+    def _likelihood(self, theta: Tensor, nominal: Pair) -> Float[Tensor, ""]:
+        """E_Q ½‖u‖² + log det."""
+        atoms, weights = nominal
+        u, size = self.ambiguity.whitened(theta, atoms.to(theta))
+        return (0.5 * (weights.to(u) * u.square().sum(2)).sum(1) + size).mean().to(theta.dtype)
+
+    def _free(self, theta: Tensor, location: bool) -> Tensor:
+        """θ with the centre held fixed, or all else."""
+        parts = self.ambiguity.unpack(theta)
+        return self.ambiguity.pack(
+            {n: v if (n == self.ambiguity.location) == location else v.detach() for n, v in parts.items()}
+        )
+
+
+def prediction_loss(ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> PredictionLoss | GaussianLoss | None:
+    """What fits a set to data; None for balls around them, whose radius no data determine."""
+    if isinstance(ambiguity, MomentSet):
+        return PredictionLoss(ambiguity, Y)
+    return GaussianLoss(ambiguity) if isinstance(ambiguity, Centred) else None
+
+
+class PredictionLosses:
+    """The losses of all sets of a problem that data determine, each on its part of θ, added up.
+
+    Args:
+        sets: of the problem.
+        Y: training outcomes, for typical values.
+    """
+
+    def __init__(self, sets: Sets, Y: Float[Tensor, "n dim"]) -> None:
+        self.sets = sets
+        found = ((k, prediction_loss(one, Y)) for k, one in enumerate(sets.members))
+        self._losses = {k: loss for k, loss in found if loss is not None}
+        losses = self._losses.values()
+        self.locates, self.fits = any(loss.locates for loss in losses), any(loss.fits for loss in losses)
+        self.scale = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
+
+    def __bool__(self) -> bool:
+        return bool(self._losses)
+
+    def __call__(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Pair,
+        phase: Phase,
+        outcomes: Float[Tensor, "batch dim"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
+        parts = self.sets.parts(theta)
+        found = [loss(parts[k], nominal, phase, outcomes) for k, loss in self._losses.items() if loss.fits]
+        return torch.stack(found).sum()
+
+    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+        """The first terms at single outcomes."""
+        parts = self.sets.parts(theta)
+        return torch.stack([loss.at_outcomes(parts[k], outcomes) for k, loss in self._losses.items()]).sum()

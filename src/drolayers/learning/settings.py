@@ -20,6 +20,10 @@ SmoothingSchedule = Callable[[int], Smoothed]
 RateSchedule = Callable[[int], float]
 
 
+RATE = 3e-3
+"""The usual learning rate of a training."""
+
+
 @dataclass(frozen=True)
 class Annealed:
     """A start value, divided by ``divisor`` every ``every`` epochs.
@@ -86,7 +90,8 @@ class Stage(Settings):
 
     Args:
         epochs: at most so many.
-        rate: Adam's learning rate, or a callable from the epoch to one.
+        rate: Adam's learning rate, or a callable from the epoch to one; "auto" is 1e-2 in the first training and 3e-3
+            in the second, or what does best on validation data among these and a few others (:class:`Trainer`).
         decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
         batch_size: items a step; None for a tenth of the training points, but 8 at least and 50 at most.
         clip: largest norm of a gradient of the loss in typical units; None for none.
@@ -98,12 +103,19 @@ class Stage(Settings):
         temperature: of the second: λ of the layer, as a number (absolute), ``dro.RelativeTemperature``, or a callable
             from the epoch to either; None anneals a relative one, or keeps that of a layer that was handed in.
         gradient: of the second: "exact", "smoothed", or "auto": smoothed, with an annealed level, where decisions do
-            not move with θ on some of the training data; a layer that was handed in keeps its own.
+            not move with θ on some of the training data, if the other does no better on validation data; a layer that
+            was handed in keeps its own.
         smoothing: of the second: the level at which smoothing begins.
+        violations: of the second: the largest share of outcomes at which ``dro.always`` and ``dro.chance`` may fail on
+            data; means and CVaRs in constraints may then not exceed their bounds there. Held by an augmented Lagrangian
+            whose multipliers follow validation data; None leaves constraints to the sets alone.
+        coverage: of the second: the probability with which sets are to hold their outcomes. In every batch each half
+            scales the sets of the other, so that decisions are those of calibrated sets, and what is learnt is their
+            shape. The learner must then be calibrated too: ``fit(calibration_share=0.2)`` does so at its end.
     """
 
     epochs: int = 30
-    rate: float | RateSchedule = 3e-3
+    rate: float | RateSchedule | Literal["auto"] = "auto"
     decay: float = 1.0
     batch_size: int | None = None
     clip: float | None = 1.0
@@ -113,6 +125,8 @@ class Stage(Settings):
     temperature: Temperature | TemperatureSchedule | None = None
     gradient: Literal["auto", "exact", "smoothed"] = "auto"
     smoothing: float = 1e-2
+    violations: float | None = None
+    coverage: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("patience", 1)):
@@ -120,10 +134,16 @@ class Stage(Settings):
                 object.__setattr__(self, name, whole(name, getattr(self, name), least))
         for name in ("rate", "decay", "smoothing", "clip"):
             value = getattr(self, name)
+            if name == "rate" and value == "auto":
+                continue
             if value is not None and not callable(value) and not 0 < number(name, value) < float("inf"):
                 raise ModelError(f"{name} must be positive and finite, not {value!r}.")
         if not number("anchor", self.anchor) >= 0:
             raise ModelError(f"anchor must not be negative, but is {self.anchor!r}.")
+        if self.violations is not None and not 0 <= number("violations", self.violations) < 1:
+            raise ModelError(f"violations must lie in [0, 1), not {self.violations!r}.")
+        if self.coverage is not None and not 0 < number("coverage", self.coverage) < 1:
+            raise ModelError(f"coverage must lie between 0 and 1, both excluded, not {self.coverage!r}.")
         for name, known in (("locations", ("nominal", "outcomes")), ("gradient", ("auto", "exact", "smoothed"))):
             if getattr(self, name) not in known:
                 raise ModelError(f"{name} must be one of {list(known)}, not {getattr(self, name)!r}.")
@@ -147,6 +167,10 @@ class Trainer(Settings):
         devices: number of processes; more than one run the calling script again, as Lightning's DDP does.
         validation_share: share of the data held out where no validation data are given.
         leave_one_out: whether a training point is kept out of its own nominal distribution.
+        budget: epochs, relative to those of the second training, that may go into trials before it: they compare, on
+            validation data, what is left to "auto" (projection or none, smoothed or exact gradients, the rate). What
+            decides in the end is the best model that was seen, the pre-trained one included (``learner.report_``). 0
+            compares nothing.
     """
 
     directory: str | Path | None = None
@@ -155,9 +179,12 @@ class Trainer(Settings):
     devices: int = 1
     validation_share: float = 0.2
     leave_one_out: bool = True
+    budget: float = 0.75
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", whole("devices", self.devices))
+        if not 0 <= number("budget", self.budget) < float("inf"):
+            raise ModelError(f"budget must be at least 0 and finite, not {self.budget!r}.")
         if self.resume and self.directory is None:
             raise ModelError("resume=True needs directory=..., where the interrupted run kept its checkpoints.")
         if not 0 <= number("validation_share", self.validation_share) < 1:
@@ -184,4 +211,5 @@ def smoothing_schedule(level: float, epochs: int) -> SmoothingSchedule:
 
 def rate_schedule(stage: Stage) -> RateSchedule:
     """Learning rates: the user's own, or a number that falls after each third of the epochs."""
-    return stage.rate if callable(stage.rate) else Annealed(stage.rate, stage.decay, max(1, stage.epochs // 3))
+    rate = RATE if stage.rate == "auto" else stage.rate
+    return rate if callable(rate) else Annealed(float(rate), stage.decay, max(1, stage.epochs // 3))

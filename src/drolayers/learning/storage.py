@@ -3,67 +3,59 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
+import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
 from torch import Tensor, nn
 
+from drolayers import files
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
+from drolayers.learning.calibration import Calibration, checked_scales
+from drolayers.learning.headers import check_header
 from drolayers.learning.settings import Annealed, Network, Settings, Stage
 from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
 
-FORMAT = 2
+FORMAT = 3
 KINDS: tuple[Any, ...] = (Annealed, RelativeTemperature)
 SCHEDULES = ("rate", "temperature")
 NOMINALS: dict[str, type[NominalDistribution]] = {"KNN": KNN, "Kernel": Kernel, "Forest": Forest}
 
 
-def write(path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module]) -> None:
-    """Write the tensors of some modules under a header; the file appears whole or not at all."""
-    tensors: dict[str, Tensor] = {}
+def write(
+    path: str | Path, header: dict[str, Any], parts: dict[str, nn.Module], more: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the tensors of some modules, and more, under a header; the file appears whole or not at all."""
+    tensors: dict[str, Tensor] = dict(more or {})
     for part, module in parts.items():
         for name, value in module.state_dict().items():
             if not isinstance(value, Tensor):
                 raise ModelError(f"The {part} keeps {name!r}, which is not a tensor, in its state: it cannot be saved.")
-            # Own memory: safetensors refuses tensors that share it.
-            tensors[f"{part}.{name}"] = value.detach().cpu().clone().contiguous()
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        save_file(tensors, str(unfinished), metadata={"drolayers": json.dumps({"format": FORMAT, **header})})
-        unfinished.replace(target)
-    except (OSError, SafetensorError) as error:
-        unfinished.unlink(missing_ok=True)
-        raise ModelError(f"{path} cannot be written: {error}") from error
+            tensors[f"{part}.{name}"] = value
+    files.save(path, {"format": FORMAT, **header}, tensors)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
     """What a saved learner says about itself."""
-    return read(path, tensors=False)[0]
+    return read(path)[0]
 
 
-def read(path: str | Path, tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors of a saved learner."""
+def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a saved learner, both checked before anything is made of them."""
+    header, tensors = files.load(path, "saved learner", FORMAT)
     try:
-        with safe_open(str(path), framework="pt") as stored:
-            header = json.loads((stored.metadata() or {}).get("drolayers", "{}"))
-            found = {name: stored.get_tensor(name) for name in stored.keys()} if tensors else {}  # noqa: SIM118
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise ModelError(f"{path} cannot be read as a saved learner: {error}") from error
-    known = {"format", "inputs", "parameters", "model", "nominal", "projection", "pretraining", "training", "seed"}
-    if not isinstance(header, dict) or header.get("format") != FORMAT or not known <= set(header):
-        raise ModelError(f"{path} is not a saved learner of format {FORMAT}.")
-    return header, found
+        check_header(header, {name: tuple(value.shape) for name, value in tensors.items()})
+    except ModelError as error:
+        raise ModelError(f"{path} is not a saved learner that can be used: {error}") from None
+    return header, tensors
 
 
 def restore(path: str | Path, module: nn.Module, part: str, tensors: dict[str, Tensor]) -> None:
@@ -71,8 +63,9 @@ def restore(path: str | Path, module: nn.Module, part: str, tensors: dict[str, T
     state = {name.removeprefix(f"{part}."): value for name, value in tensors.items() if name.startswith(f"{part}.")}
     try:
         module.load_state_dict(state)
-    except RuntimeError as error:
-        raise ModelError(f"The {part} in {path} does not fit the one that was given: {error}") from error
+    except (RuntimeError, TypeError) as error:
+        why = files.misfits(state, module.state_dict()) or " ".join(str(error).split())
+        raise ModelError(f"The {part} in {path} does not fit the one that was given: {why}.") from None
 
 
 def described_nominal(nominal: NominalDistribution | None) -> dict[str, Any] | None:
@@ -92,8 +85,8 @@ def made_nominal(path: str | Path, description: dict[str, Any] | None) -> Nomina
     try:
         if kind is not None:
             return kind(**description["settings"])
-    except (TypeError, KeyError) as error:
-        raise ModelError(f"{path} describes its nominal distribution badly: {error}") from error
+    except (TypeError, KeyError, ValueError) as error:
+        raise ModelError(f"{path} describes its nominal distribution badly: {error}") from None
     raise ModelError(f"{path} names an unknown nominal distribution: {description.get('kind')!r}.")
 
 
@@ -133,7 +126,25 @@ def described_layer(layer: DROLayer | None) -> dict[str, Any] | None:
         return None
     plainly = {name: getattr(layer, name) for name in ("candidates", "samples", "enumerate_up_to")}
     oracle = None if layer.oracle is None else layer.oracle.name
-    return {**plainly, "proposal": repr(layer.proposal), "oracle": oracle, "gradient": repr(layer.gradient)}
+    return {**plainly, "proposal": shown(layer.proposal), "oracle": oracle, "gradient": repr(layer.gradient)}
+
+
+def shown(part: Any) -> str | None:
+    """A part of the user's own as text that is the same in every process: without its place in memory."""
+    return None if part is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(part))
+
+
+def answers(model: nn.Module, Z: Tensor) -> list[str]:
+    """What a model of the user's own says to some contexts with weights that are made up.
+
+    Models that differ in their initial weights alone answer alike; others, whatever they are called, do not.
+    """
+    copy = deepcopy(model).eval()
+    with torch.no_grad():
+        for weight in copy.parameters():
+            made_up = torch.sin(torch.arange(1.0, weight.numel() + 1.0, dtype=torch.float64)).reshape(weight.shape)
+            weight.copy_(made_up)
+        return [f"{value:.5e}" for value in copy(Z[:3]).reshape(-1).tolist()]
 
 
 def restored(path: str | Path, header: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,14 +165,25 @@ def restored(path: str | Path, header: dict[str, Any], given: Mapping[str, Any])
     return {name: value for name, value in found.items() if given.get(name) is None}
 
 
+def restored_calibration(path: str | Path, header: dict[str, Any]) -> Calibration | None:
+    """The scale of the sets, and what it promises."""
+    found = header.get("calibration")
+    if found is None:
+        return None
+    try:
+        return Calibration(**{**found, "scale": checked_scales([found["scale"]])[0]})
+    except (TypeError, KeyError, ModelError) as error:
+        raise ModelError(f"{path} describes its calibration badly: {error}") from error
+
+
 def _made(path: str | Path, name: str, kind: Any, values: dict[str, Any]) -> Any:
     """An object of settings; a schedule that was only named is left at its default."""
     known = {field.name: field for field in fields(kind)}
     try:
         plainly = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
         return kind(**{k: _read(v) for k, v in plainly.items() if not (isinstance(v, str) and k in SCHEDULES)})
-    except (TypeError, AttributeError, ModelError) as error:
-        raise ModelError(f"{path} describes its {name} badly: {error}") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ModelError(f"{path} describes its {name} badly: {error}") from None
 
 
 def _read(value: Any) -> Any:

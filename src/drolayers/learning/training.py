@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
+import signal
+import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import lightning.pytorch as pl
 import torch
@@ -22,11 +26,16 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from drolayers.checks import directory
 from drolayers.errors import ModelError
 from drolayers.extras import needs
+from drolayers.files import misfits
 from drolayers.learning.data import ExampleData, Examples
 from drolayers.learning.settings import Stage, Trainer
+from drolayers.writing import replacing
 
 DONE = "done.json"
+CHECKPOINTS = ("last.ckpt", "best.ckpt")
 STAGES = ("prediction", "decision")
+PARTS = {"state_dict", "epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
+"""What Lightning needs of a checkpoint to go on from it."""
 
 
 class _History(Callback):
@@ -54,18 +63,24 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
     for part in data:
         if part is not None:
             for table in (part.Z, part.Y, part.known):
-                digest.update(table.contiguous().numpy().tobytes())
+                digest.update(str(tuple(table.shape)).encode() + table.contiguous().numpy().tobytes())
     directory(folder)
     mark = folder / "run.txt"
-    if resume and mark.exists() and mark.read_text() != digest.hexdigest():
+    kept = [folder / stage / name for stage in ("", *STAGES) for name in (DONE, *CHECKPOINTS)]
+    if resume and not mark.exists() and any(file.exists() for file in kept):
+        raise ModelError(
+            f"{folder} holds checkpoints but not run.txt, which says what they are of: give another directory, or "
+            "resume=False to begin again."
+        )
+    if resume and mark.exists() and mark.read_bytes() != digest.hexdigest().encode():
         raise ModelError(
             f"{folder} holds a run on other data or with other settings: give those, or another directory, or "
             "resume=False to begin again."
         )
     if not resume:
-        for stage in STAGES:
-            for old in (DONE, "run.txt", "last.ckpt", "best.ckpt"):
-                (folder / stage / old).unlink(missing_ok=True)
+        for stage in [*(folder / name for name in STAGES), *folder.glob("*/trial-*")]:
+            for old in (DONE, "run.txt", *CHECKPOINTS):
+                (stage / old).unlink(missing_ok=True)
     _write_whole(mark, digest.hexdigest())
 
 
@@ -91,6 +106,11 @@ def alone(folder: Path | None) -> Iterator[None]:
 
 def _lives(process: int) -> bool:
     """Whether a process of this machine is still there."""
+    if sys.platform == "win32":
+        # There, signal 0 is Ctrl-C.
+        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, process)
+        ctypes.windll.kernel32.CloseHandle(handle)
+        return bool(handle)
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -102,15 +122,25 @@ def _lives(process: int) -> bool:
 
 def _write_whole(path: Path, text: str) -> None:
     """A file appears whole or not at all, whenever the process is killed."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text)
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        unfinished.write_text(text)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is a KeyboardInterrupt, now and afterwards: Lightning exits, and then hears no further one."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def train(
     name: str, module: pl.LightningModule, data: ExampleData, stage: Stage, where: Trainer
 ) -> list[dict[str, float]]:
-    """Run a stage, leave the module at its best epoch by ``val_<name>_loss``, and return what was logged.
+    """Run a stage, leave the module at its best epoch by what it monitors, and return what was logged.
 
     Args:
         name: of the stage, and of its folder.
@@ -123,16 +153,16 @@ def train(
         folder = Path(scratch) if where.directory is None else Path(where.directory) / name
         directory(folder)
         done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
-        if where.resume and done.exists():
-            _restore(module, best if best.exists() else last)
-            return list(json.loads(done.read_text())["history"])
+        if where.resume and (rows := _history(done)) is not None:
+            _restore(module, best, last)
+            return rows
         history = _History()
-        monitor = None if data.validation is None else f"val_{name}_loss"
+        monitor = None if data.validation is None else str(module.monitor)
         trainer = _trainer(stage, where, folder, monitor, history)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), interruptible():
             # Lightning's advice on workers and intervals does not apply to data that lie in memory.
             warnings.filterwarnings("ignore", module="lightning")
-            resume_from = str(last) if where.resume and last.exists() else None
+            resume_from = _resume_from(module, last, best) if where.resume else None
             try:
                 trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
             except SystemExit:
@@ -143,7 +173,7 @@ def train(
             raise KeyboardInterrupt
         # The checkpoints are the first process's, which must not take its scratch folder away before all have read.
         kept = Path(trainer.strategy.broadcast(str(best if best.exists() else last)))
-        _restore(module, kept)
+        _restore(module, kept, kept.with_name(last.name))
         trainer.strategy.barrier()
         if trainer.is_global_zero:
             _write_whole(done, json.dumps({"history": history.rows}))
@@ -184,11 +214,51 @@ def _trainer(stage: Stage, where: Trainer, folder: Path, monitor: str | None, hi
     )
 
 
-def _restore(module: pl.LightningModule, path: Path) -> None:
-    """Put the weights of a checkpoint into a module."""
+def _history(done: Path) -> list[dict[str, float]] | None:
+    """What a finished stage logged; None where it is not finished or that cannot be read: checkpoints tell then."""
     try:
-        module.load_state_dict(torch.load(path, weights_only=True, map_location="cpu")["state_dict"])
-    except (RuntimeError, OSError, EOFError, KeyError, UnpicklingError) as error:
-        raise ModelError(
-            f"The checkpoint {path} does not fit this learner or is damaged: use resume=False to begin again."
-        ) from error
+        rows = json.loads(done.read_bytes())["history"]
+        return [{str(k): float(v) for k, v in row.items()} for row in rows]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _checkpoint(module: pl.LightningModule, path: Path) -> dict[str, Any] | None:
+    """A checkpoint of a module, read without executing anything; None where it is damaged or of another."""
+    try:
+        with ZipFile(path) as archive:
+            # Torch does not look at the checksums that it writes.
+            if archive.testzip() is not None:
+                return None
+        found = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception:
+        # Torch raises nearly anything on a damaged file, and advises to switch its safety off.
+        return None
+    fits = isinstance(found, dict) and set(found) >= PARTS and isinstance(found["state_dict"], dict)
+    return found if fits and misfits(found["state_dict"], module.state_dict()) is None else None
+
+
+def _resume_from(module: pl.LightningModule, last: Path, best: Path) -> str | None:
+    """The checkpoint to go on from: the last one or, where it is damaged, the best; None where there is none."""
+    if not last.exists():
+        return None
+    return str(_sound(module, (last, best), "training goes on from there")[0])
+
+
+def _restore(module: pl.LightningModule, *paths: Path) -> None:
+    """Put the weights of the first checkpoint that can be read into a module."""
+    module.load_state_dict(_sound(module, paths, "its weights are taken")[1]["state_dict"])
+
+
+def _sound(module: pl.LightningModule, paths: Sequence[Path], then: str) -> tuple[Path, dict[str, Any]]:
+    """The first checkpoint that can be read; where it is not the first of all, a warning says so."""
+    there = [path for path in paths if path.exists()]
+    for path in there:
+        if (found := _checkpoint(module, path)) is not None:
+            if path != there[0]:
+                warnings.warn(f"{there[0]} is damaged, and {path.name} is not: {then}.", stacklevel=4)
+            return path, found
+    raise ModelError(
+        f"The checkpoint {paths[0]} is damaged or of another learner, and there is no other: use resume=False to begin "
+        "again."
+    )

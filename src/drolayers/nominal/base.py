@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import number, whole
+from drolayers.checks import number, real, whole
 from drolayers.errors import ModelError, ShapeError
 
 
@@ -278,6 +278,7 @@ def excluded(exclude: Tensor, count: int) -> Tensor:
 
 def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
     """A table of numbers as a float64 tensor."""
+    real(name, value)
     try:
         found = value.detach().double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=float))
     except (TypeError, ValueError) as error:

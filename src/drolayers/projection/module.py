@@ -13,16 +13,22 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.centred import Centred
+from drolayers.ambiguity.mean_covariance import MeanCovariance
+from drolayers.ambiguity.mixture import Around, Mixture
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.outcomes import Outcomes
 from drolayers.ambiguity.reweighted import Divergence
+from drolayers.ambiguity.sets import Sets
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
 from drolayers.conic import Engine, make_engine
-from drolayers.errors import ModelError
+from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known, supported
 from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
+from drolayers.projection.cover import Cover, MomentCover
 from drolayers.projection.rule import Report, Rule, Task, raised
 from drolayers.status import Status
 from drolayers.support import Box, Reals
@@ -46,14 +52,18 @@ class Projection(nn.Module):
     It minimises Σ_j w_j (θ_j - θ⁰_j)² subject to (1 + margin)·Σ_n ω_n g_i(y_n, α_i) + absolute ≤ σ_i for every bound.
     A θ that satisfies this is returned unchanged, with the identity as gradient. For a Wasserstein ball the radius is
     raised to (1 + margin)·d + absolute, where d is the distance from the nominal distribution to the support (zero when
-    all atoms lie in it). Where the ends of a box are known data, outcomes of other days may lie outside of today's: the
-    nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal distribution
-    and known data where those need them.
+    all atoms lie in it) by the ball's own metric, which is kept. Robust outcomes must hold all atoms of positive
+    weight: a box moves to the closest one that does, an ellipsoid or a budget grows about its centre, as does the
+    factor of ``MeanCovariance``. Where the ends of a box are known data, outcomes of other days may lie outside of
+    today's: the nominal distribution is first moved to the nearest one inside. Gradients flow to θ, and to the nominal
+    distribution and known data where those need them. A mixture is projected event by event, each set to hold the
+    nominal distribution of its own event.
 
     Args:
-        ambiguity: the set.
+        ambiguity: the set; or ``problem.sets``, all sets of a problem, each of which is projected by itself.
         weights: w by parameter name (a number, or an array of the parameter's shape; one where not named), or one flat
-            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``.
+            vector. The paper's newsvendor has ``{"0.mu": 5.0, "1.mu": 5.0}``. A set that is raised or grows as a whole
+            has no use for them.
         margin: room to the boundary, relative to what the nominal distribution needs; not used for bounds that may be
             negative. With any room the set has a distribution that satisfies every bound strictly (Slater's condition).
         method: ``"closed_form"`` (squared and absolute deviations, linear moments, fixed parameters; an error for
@@ -71,7 +81,7 @@ class Projection(nn.Module):
 
     def __init__(
         self,
-        ambiguity: AmbiguitySet,
+        ambiguity: AmbiguitySet | Sets,
         weights: Mapping[str, ArrayLike] | ArrayLike | None = None,
         margin: float = 0.0,
         method: Method = "auto",
@@ -80,11 +90,16 @@ class Projection(nn.Module):
         absolute: float = 0.0,
     ) -> None:
         super().__init__()
-        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence):
+        if isinstance(ambiguity, Sets) and len(ambiguity.members) == 1:
+            ambiguity = ambiguity.members[0]
+        if not isinstance(ambiguity, MomentSet | Wasserstein | Divergence | Centred | Mixture | Sets):
             who = type(ambiguity).__name__
             raise ModelError(f"Projection needs a set with something to learn, such as dro.MomentSet, not {who}.")
         if method not in _METHODS:
             raise ModelError(f"method must be one of {list(_METHODS)}, not {method!r}.")
+        if method == "conic" and isinstance(ambiguity, Centred):
+            who = type(ambiguity).__name__
+            raise ModelError(f"{who} has a projection in closed form and no other: use method='auto'.")
         for name, value in (("margin", margin), ("absolute", absolute)):
             if not (np.isfinite(value) and value >= 0):
                 raise ModelError(f"{name} must be a finite nonnegative number, not {value!r}.")
@@ -94,11 +109,25 @@ class Projection(nn.Module):
         self.last: Report | None = None
         self._warned = False
         self.rules: tuple[Rule, ...] = ()
+        self.each: tuple[Projection | None, ...] = ()
+        if isinstance(ambiguity, Sets):
+            self.each = _each(ambiguity, self.weights, self.margin, method, engine, self.absolute)
+            self.rules = tuple(rule for one in self.each if one is not None for rule in one.rules)
         if isinstance(ambiguity, MomentSet):
             self._names = _public_names(ambiguity)
             # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
             careful = make_engine(engine).with_tolerance(_TOLERANCE)
             self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
+        if isinstance(ambiguity, Mixture):
+            self._take_events(ambiguity, engine)
+
+    def _take_events(self, ambiguity: Mixture, engine: str | Engine) -> None:
+        """One projection for every event that has something to learn."""
+        self.events = nn.ModuleDict()
+        for i, (name, part) in enumerate(zip(ambiguity.names, ambiguity.sets, strict=True)):
+            if part.size:
+                own = {inner: self.weights[f"{name}.{inner}"] for inner in part.parameters}
+                self.events[str(i)] = Projection(part, own, self.margin, self.method, engine, absolute=self.absolute)
 
     def _tasks(self, ambiguity: MomentSet) -> list[Task]:
         """One a moment, with its weights by the moment's own names."""
@@ -147,7 +176,8 @@ class Projection(nn.Module):
 
         Args:
             theta: ``(batch, ambiguity.size)``, or a dict by name.
-            nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``.
+            nominal: atoms ``(batch, atom, dim)`` and weights ``(batch, atom)``; for a mixture also a list of these,
+                one an event.
             known: values of the known data in the support of y, ``(batch, *shape)`` or one for all; differentiable.
                 Other known data of the problem may stand beside them.
 
@@ -177,21 +207,30 @@ class Projection(nn.Module):
 
     def _project(self, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None) -> tuple[Tensor, Report]:
         """The projection and its report."""
+        if isinstance(self.ambiguity, Sets):
+            return self._project_each(self.ambiguity, flat, nominal, known)
+        if isinstance(self.ambiguity, Mixture):
+            return self._by_event(self.ambiguity, flat, nominal, known)
         around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
         report = Report.fresh(len(flat), flat.device)
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
-            needed = (1.0 + self.margin) * _needed_radius(self.ambiguity, around, told) + self.absolute
+            least = self.ambiguity.needed(double, around, told)[:, None]
+            needed, radius = (1.0 + self.margin) * least + self.absolute, double[:, :1]
             # Known data that is no number, or leaves no support, asks for nothing: such items are masked by the layer.
-            asked = (needed > double) & (needed < torch.inf)
-            return torch.where(asked, raised(needed, flat.dtype), double).to(flat.dtype), report
+            asked = (needed > radius) & (needed < torch.inf)
+            radius = torch.where(asked, raised(needed, flat.dtype), radius)
+            return torch.cat([radius, double[:, 1:]], 1).to(flat.dtype), report
         if isinstance(self.ambiguity, Divergence):
             # The nominal distribution is at no distance from itself.
             least = torch.full_like(double, self.absolute)
             self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
-        assert isinstance(self.ambiguity, MomentSet)
         around = _moved(self.ambiguity.y, around, told)
+        if isinstance(self.ambiguity, Centred):
+            self._look_outside(around, told, report)
+            return self._cover()(flat, around, report), report
+        assert isinstance(self.ambiguity, MomentSet)
         found = self.ambiguity.unpack(double)
         sigmas = self.ambiguity.sigmas(double)
         for i, (rule, sigma, names) in enumerate(zip(self.rules, sigmas, self._names, strict=True)):
@@ -201,6 +240,43 @@ class Projection(nn.Module):
             found |= {public: moved[name].reshape(found[public].shape) for name, public in names.items()}
         self._look_outside(around, told, report)
         return (self.ambiguity.pack(found) if found else double).to(flat.dtype), report
+
+    def _project_each(
+        self, sets: Sets, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None
+    ) -> tuple[Tensor, Report]:
+        """Every set by itself; the worst status of an item stands."""
+        report, parts = Report.fresh(len(flat), flat.device), sets.parts(flat)
+        for k, one in enumerate(self.each):
+            if one is not None:
+                parts[k], mine = one._project(parts[k], nominal, known)
+                report.join(mine, f"In set {sets.names[k]}: " if k else "")
+        return torch.cat(parts, 1), report
+
+    def _cover(self) -> Cover | MomentCover:
+        """The method for a set around a centre."""
+        relative = 1.0 + self.margin
+        if isinstance(self.ambiguity, MeanCovariance):
+            return MomentCover(self.ambiguity, relative, self.absolute)
+        assert isinstance(self.ambiguity, Outcomes)
+        return Cover(self.ambiguity, self.weights, relative, self.absolute, self.method == "clip")
+
+    def _by_event(
+        self, mixture: Mixture, flat: Float[Tensor, "batch theta"], nominal: Around, known: Known | None
+    ) -> tuple[Tensor, Report]:
+        """Every set around the nominal distribution of its own event; weights and radius are made possible ones."""
+        found, report = mixture.each(nominal, flat), Report.fresh(len(flat), flat.device)
+        parts = [mixture.possible_own(flat, self.absolute)]
+        for i, name in enumerate(mixture.names):
+            theta = mixture.theta_of(flat, i)
+            if theta.shape[1]:
+                if (around := found[i]) is None:
+                    raise ShapeError(f"Projection needs a nominal distribution for every event, also for {name!r}.")
+                event = self.events[str(i)]
+                assert isinstance(event, Projection)
+                theta, inner = event._project(theta, around, known)
+                report.join(inner, f"In event {name}: ")
+            parts.append(theta)
+        return torch.cat(parts, 1), report
 
     def _look_outside(self, nominal: Nominal, known: Told, report: Report) -> None:
         """Remark upon atoms that the set's own support excludes."""
@@ -226,7 +302,20 @@ def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:
     ]
 
 
-def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLike | None) -> dict[str, np.ndarray]:
+def _each(
+    sets: Sets, weights: dict[str, np.ndarray], margin: float, method: Method, engine: str | Engine, absolute: float
+) -> tuple[Projection | None, ...]:
+    """One projection for every set that has something to learn."""
+    left, found = iter(weights.values()), []
+    for one in sets.members:
+        own = {name: next(left) for name in one.parameters}
+        found.append(Projection(one, own, margin, method, engine, absolute=absolute) if own else None)
+    return tuple(found)
+
+
+def _weights(
+    ambiguity: AmbiguitySet | Sets, weights: Mapping[str, ArrayLike] | ArrayLike | None
+) -> dict[str, np.ndarray]:
     """The weight of every parameter, by public name."""
     shapes = ambiguity.parameters
     if weights is not None and not isinstance(weights, Mapping):
@@ -246,20 +335,6 @@ def _weights(ambiguity: AmbiguitySet, weights: Mapping[str, ArrayLike] | ArrayLi
             raise ModelError(f"The weight of {name!r} must be positive and a number or of shape {shape}.")
         found[name] = np.array(np.broadcast_to(value, shape))
     return found
-
-
-def _needed_radius(ball: Wasserstein, nominal: Nominal, known: Told) -> Float[Tensor, "batch 1"]:
-    """(Σ ω_n dist(y_n, Ξ)^p)^(1/p): how far the nominal distribution lies from those on the support."""
-    atoms, weights = nominal
-    support = ball.y.support
-    if isinstance(support, Box):
-        # Coordinate by coordinate, in every norm.
-        lo, hi = _ends(support, atoms, known)
-        gap = (lo - atoms).clamp(min=0.0) + (atoms - hi).clamp(min=0.0)
-        distance = torch.linalg.vector_norm(gap, ball.norm, dim=2)
-        moved = (weights * distance**ball.order).sum(1, keepdim=True)
-        return moved if ball.order == 1 else torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
-    return ball.needed(nominal, known)[:, None]
 
 
 def _ends(box: Box, atoms: Float[Tensor, "batch atom dim"], known: Told) -> list[Tensor]:

@@ -103,6 +103,11 @@ class Report(Statuses):
             self.status = torch.where(where, self.status.clamp(min=int(status)), self.status)
             self._remarks.append((where, sentence))
 
+    def join(self, other: Report, said: str) -> None:
+        """Record what another report says of the same items, after a few words of where it is from."""
+        self.status = torch.maximum(self.status, other.status)
+        self._remarks += [(where, f"{said}{sentence}") for where, sentence in other._remarks]
+
     @property
     def sentences(self) -> dict[int, str]:
         """What is wrong with an item, and what to do; only items about which there is something to say."""

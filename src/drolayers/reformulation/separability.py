@@ -45,27 +45,21 @@ class BlockRows:
     pick_offset: sp.csr_array
     affine: NDArray[np.int64]
 
-    def rows(self, cost: PiecewiseCost, stack: cp.Expression) -> Rows:
-        """The rows as expressions of the decision."""
+    def coefficients(self, cost: PiecewiseCost) -> tuple[sp.csr_array, NDArray, sp.csr_array, NDArray]:
+        """Of the slopes of all rows, and of their offsets: linear in the stack, and constant; atom by atom."""
         pieces, own, count = cost.pieces, cost.own, cost.atoms
-        linear = laid(sp.csr_array(self.pick_slope @ pieces.slope_linear), own)
-        constant = np.tile(self.pick_slope @ pieces.slope_constant.ravel(), count)
         picked = self.pick_offset
         if count > 1:
             # A block's rows have the offsets of all that is affine: whichever is the largest, it counts once.
             picked = picked + sp.csr_array(np.outer(self.block == 0, np.isin(np.arange(len(pieces)), self.affine)))
-        offset_linear = laid(sp.csr_array(picked @ pieces.offset_linear), own)
-        offset_constant = np.tile(picked @ pieces.offset_constant, count)
-        return Rows(
-            _affine(linear, constant, stack),
-            _affine(offset_linear, offset_constant, stack),
-            *laid_out(self.layout, self.block, count),
-            _sign(linear, constant, cost.signs),
-            self._lifted(cost, stack) if cost.components else None,
-            count,
+        return (
+            laid(sp.csr_array(self.pick_slope @ pieces.slope_linear), own),
+            np.tile(self.pick_slope @ pieces.slope_constant.ravel(), count),
+            laid(sp.csr_array(picked @ pieces.offset_linear), own),
+            np.tile(picked @ pieces.offset_constant, count),
         )
 
-    def _lifted(self, cost: PiecewiseCost, stack: cp.Expression) -> Callable[[Labels, Labels], cp.Expression]:
+    def lifted(self, cost: PiecewiseCost, stack: cp.Expression) -> Callable[[Labels, Labels], cp.Expression]:
         """What rows add for lifted components: the pieces that they are made of, and all that are affine."""
         pieces = cost.pieces
         chosen = np.zeros(len(pieces))
@@ -73,13 +67,65 @@ class BlockRows:
         picked = sp.csr_array(self.pick_offset + np.outer(np.ones(self.layout.rows), chosen))
         return lifted_part(pieces, picked, cost, stack)
 
-    def remainder(self, cost: PiecewiseCost, stack: cp.Expression) -> cp.Expression:
-        """The offsets of terms of one piece, which the worst case leaves alone."""
+    def remainder(self, cost: PiecewiseCost) -> tuple[sp.csr_array, float]:
+        """The offsets of terms of one piece, which the worst case leaves alone: linear in the stack, and constant."""
         pieces = cost.pieces
         if cost.atoms > 1:
-            return cp.Constant(0.0)
+            return sp.csr_array((1, pieces.width)), 0.0
         linear = sp.csr_array(pieces.offset_linear[self.affine].sum(0).reshape(1, -1))
-        return cp.sum(_affine(linear, np.array([pieces.offset_constant[self.affine].sum()]), stack))
+        return linear, float(pieces.offset_constant[self.affine].sum())
+
+
+def rows_of(costs: Sequence[PiecewiseCost], blocks: Sequence[BlockRows], stack: cp.Expression) -> Rows:
+    """The rows of a cost as expressions of the decision; of several over one stack, one after another, with owners.
+
+    Where a decision rule stands in it, a cost is alone.
+    """
+    parts = [block.coefficients(cost) for cost, block in zip(costs, blocks, strict=True)]
+    linear, offset_linear = (sp.csr_array(sp.vstack([part[k] for part in parts], format="csr")) for k in (0, 2))
+    constant, offset_constant = (np.concatenate([part[k] for part in parts]) for k in (1, 3))
+    signs = _sign(linear, constant, costs[0].signs)
+    if len(costs) == 1:
+        (cost,), (block,) = costs, blocks
+        return Rows(
+            _affine(linear, constant, stack),
+            _affine(offset_linear, offset_constant, stack),
+            *laid_out(block.layout, block.block, cost.atoms),
+            signs,
+            lifted=block.lifted(cost, stack) if cost.components else None,
+            scenarios=cost.atoms,
+        )
+    assert not any(cost.components or cost.atoms > 1 for cost in costs)
+    counts = np.array([block.layout.rows for block in blocks])
+    starts = np.cumsum(counts) - counts
+    firsts = np.cumsum([0, *(int(block.block.max(initial=-1)) + 1 for block in blocks[:-1])])
+    layout = Layout(
+        np.concatenate([block.layout.row + start for block, start in zip(blocks, starts, strict=True)]),
+        np.concatenate([block.layout.coordinate for block in blocks]),
+        int(counts.sum()),
+    )
+    return Rows(
+        _affine(linear, constant, stack),
+        _affine(offset_linear, offset_constant, stack),
+        layout,
+        np.concatenate([block.block + first for block, first in zip(blocks, firsts, strict=True)]),
+        signs,
+        np.repeat(np.arange(len(costs)), counts),
+    )
+
+
+def offsets_of(costs: Sequence[PiecewiseCost], blocks: Sequence[BlockRows], stack: cp.Expression) -> cp.Expression:
+    """What does not depend on ``y``: a number, or one for each of several costs."""
+    left = [block.remainder(cost) for cost, block in zip(costs, blocks, strict=True)]
+    if len(costs) == 1:
+        return costs[0].deterministic + cp.sum(_affine(left[0][0], np.array([left[0][1]]), stack))
+    own = [cost.constant for cost in costs]
+    linear = sp.csr_array(sp.vstack([o.offset_linear + one for o, (one, _) in zip(own, left, strict=True)]))
+    constant = np.array([o.offset_constant[0] + one for o, (_, one) in zip(own, left, strict=True)])
+    found = _affine(linear, constant, stack)
+    if any(cost.certain for cost in costs):
+        found = found + cp.hstack([sum(cost.certain, start=cp.Constant(0.0)) for cost in costs])
+    return found
 
 
 def lifted_part(

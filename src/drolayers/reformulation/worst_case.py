@@ -75,20 +75,25 @@ class Probe:
 
 @dataclass(frozen=True)
 class WorstCase:
-    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints."""
+    """sup_{P ∈ U(θ)} E_P[…] as an expression to be minimised subject to constraints.
+
+    What the multipliers cost is a part of it, unless it stands apart as their price.
+    """
 
     value: cp.Expression
     constraints: Constraints
     probe: Probe | None
+    price: cp.Expression | None = None
 
 
-def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCase:
-    """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}.
+def worst_case(dual: SetDual, support: Support, probe: bool = False, curved: cp.Expression | None = None) -> WorstCase:
+    """sup_{P ∈ U(θ)} E_P Σ_B max_k {a_k(x)ᵀy + b_k(x)}; a vector of them where rows have owners.
 
     Args:
         dual: of the set U(θ) over the pieces of all blocks.
         support: of y.
         probe: whether slopes and offsets become variables that can be perturbed.
+        curved: what is to be added to the sum of every scenario, of a single worst case.
     """
     expanded, constraints = dual.rows, list(dual.constraints)
     probed = None
@@ -109,13 +114,22 @@ def worst_case(dual: SetDual, support: Support, probe: bool = False) -> WorstCas
         parts.append(largest)
         blocks.append(np.unique(expanded.block[~lone]))
         constraints.append(constraint)
+    if dual.combined is None and expanded.owner is None:
+        added = [] if curved is None else [curved]
+        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in [*parts, *added]), constraints, probed)
+    # Sums of every scenario, where they are combined, and in each of every worst case.
+    scenario = np.zeros(sum(part.size for part in parts), dtype=np.int64)
+    if dual.combined is not None:
+        each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
+        scenario = np.concatenate(blocks) // each
+    whose = scenario * expanded.owners + _owner_of_block(expanded)[np.concatenate(blocks)]
+    shape = ((1 if dual.combined is None else dual.scenarios) * expanded.owners, whose.size)
+    # The unit is in the matrix, since CVXPY's fast way stumbles over its products with vectors that hold parameters.
+    unit = dual.unit if dual.combined is None else 1.0
+    total = sp.csr_array((np.full(whose.size, unit), (whose, np.arange(whose.size))), shape=shape) @ cp.hstack(parts)
     if dual.combined is None:
-        return WorstCase(dual.price + dual.unit * sum(cp.sum(part) for part in parts), constraints, probed)
-    each = max(1, (int(expanded.block.max(initial=-1)) + 1) // dual.scenarios)
-    scenario = np.concatenate(blocks) // each
-    shape = (dual.scenarios, scenario.size)
-    sums = sp.csr_array((np.ones(scenario.size), (scenario, np.arange(scenario.size))), shape=shape)
-    total, more = dual.combined(sums @ cp.hstack(parts))
+        return WorstCase(dual.price + total, constraints, probed)
+    total, more = dual.combined(total if curved is None else total + curved)
     return WorstCase(dual.price + dual.unit * total, [*constraints, *more], probed)
 
 
@@ -133,6 +147,14 @@ def _block_maxima(value: cp.Expression, rows: Rows, crowded: np.ndarray) -> tupl
     largest = cp.Variable(blocks.size, name="s")
     pick = sp.csr_array((np.ones(crowded.size), (np.arange(crowded.size), position)), shape=(crowded.size, blocks.size))
     return largest, pick @ largest >= value[crowded]
+
+
+def _owner_of_block(rows: Rows) -> np.ndarray:
+    """To which worst case every block belongs."""
+    found = np.zeros(int(rows.block.max(initial=-1)) + 1, dtype=np.int64)
+    if rows.owner is not None:
+        found[rows.block] = rows.owner
+    return found
 
 
 def _owners(terms: list[Term], entries: int) -> list[Term]:

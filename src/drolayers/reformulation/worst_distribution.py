@@ -8,13 +8,13 @@ joins them without changing costs or moments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -82,12 +82,68 @@ def reweighted(
     """
     atoms, weights = (part.detach().double().cpu() for part in nominal)
     batch, count = weights.shape
-    blocks = (int(rows.block.max(initial=-1)) + 1) // count
-    # A cost that does not see y is worst under any of them.
-    ratio = masses.detach().cpu().unflatten(1, (count, -1)).sum(2) / blocks if blocks else torch.ones_like(weights)
+    ratio = _share(rows, masses.detach().cpu(), count)
     origin = torch.arange(count).expand(batch, -1)
     mass = Mass(atoms, weights * ratio, origin, atoms.new_zeros(batch, 0, atoms.shape[2]), origin[:, :0])
     return WorstCaseDistribution(mass, weights.new_zeros(batch), shape)
+
+
+def concentrated(
+    rows: Rows,
+    weights: Float[Tensor, "batch scenario"],
+    masses: Float[Tensor, "batch row"],
+    means: Float[Tensor, "batch entry"],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where all mass is at the costliest outcomes, whatever their scenario: each holds what it was given.
+
+    Returns:
+        What the scenarios hold, and masses and means relative to that.
+    """
+    count = weights.shape[1]
+    share = _share(rows, masses, count)
+    ratio = torch.where(share > MASS, share, torch.ones_like(share))
+    each = masses / ratio.repeat_interleave(masses.shape[1] // count, 1)
+    mean = means / ratio.repeat_interleave(means.shape[1] // count, 1)
+    return weights.to(share) * torch.where(share > MASS, share, torch.zeros_like(share)), each, mean
+
+
+def _share(rows: Rows, masses: Float[Tensor, "batch row"], count: int) -> Float[Tensor, "batch scenario"]:
+    """What every scenario holds, relative to its weight; a cost that does not see y is worst under any distribution."""
+    blocks = (int(rows.block.max(initial=-1)) + 1) // count
+    return masses.unflatten(1, (count, -1)).sum(2) / blocks if blocks else masses.new_ones(len(masses), count)
+
+
+def mixture(
+    parts: Sequence[WorstCaseDistribution], shares: Float[Tensor, "batch event"], starts: Int[Tensor, "event"]
+) -> WorstCaseDistribution:
+    """The distributions of all events, each with its probability.
+
+    Args:
+        parts: those of the events.
+        shares: the probabilities.
+        starts: the number of every event's first scenario.
+    """
+    # What does not happen has no mass, whatever noise there is in its derivatives.
+    shares = torch.where(shares <= MASS * 1e-2, torch.zeros_like(shares), shares)
+
+    def weighted(values: list[Tensor]) -> Tensor:
+        """Side by side, times the events' probabilities."""
+        scaled = []
+        for s, value in enumerate(values):
+            share = shares[:, s].reshape(-1, *[1] * (value.dim() - 1))
+            scaled.append(torch.where(share == 0, torch.zeros_like(value), value * share))
+        return torch.cat(scaled, 1)
+
+    masses = [part.mass for part in parts]
+    whole = Mass(
+        torch.cat([mass.atoms.nan_to_num() for mass in masses], 1),
+        weighted([mass.probabilities for mass in masses]),
+        torch.cat([mass.origin + start for mass, start in zip(masses, starts, strict=True)], 1),
+        weighted([mass.directions for mass in masses]),
+        torch.cat([mass.direction_origin + start for mass, start in zip(masses, starts, strict=True)], 1),
+    )
+    cost = weighted([part.escaping_cost[:, None] for part in parts]).sum(1)
+    return WorstCaseDistribution(whole, cost, parts[0].shape)
 
 
 def worst_distribution(
@@ -97,6 +153,7 @@ def worst_distribution(
     masses: Float[Tensor, "batch row"],
     means: Float[Tensor, "batch entry"],
     slopes: Float[Tensor, "batch entry"],
+    escapes: bool = True,
 ) -> WorstCaseDistribution:
     """Put atoms and directions together, item by item.
 
@@ -107,10 +164,11 @@ def worst_distribution(
         masses: ∂f/∂b, relative to the scenario's weight.
         means: ∂f/∂a, likewise.
         slopes: the slopes a themselves, multiplied by the weight.
+        escapes: whether mass may go as far as it likes if it is little enough; else what is next to none is none.
     """
     arrays = [t.detach().cpu().numpy() for t in (weights, masses, means, slopes)]
     dim = int(np.prod(shape))
-    items = [_item(rows, dim, *(a[i] for a in arrays)) for i in range(masses.shape[0])]
+    items = [_item(rows, dim, escapes, *(a[i] for a in arrays)) for i in range(masses.shape[0])]
 
     def padded(parts: list[Any]) -> Tensor:
         longest = max((len(p) for p in parts), default=0)
@@ -126,6 +184,7 @@ def worst_distribution(
 def _item(
     rows: Rows,
     dim: int,
+    escapes: bool,
     weights: NDArray[np.float64],
     masses: NDArray[np.float64],
     means: NDArray[np.float64],
@@ -154,9 +213,9 @@ def _item(
                 entries = entries_of[row]
                 where, mean = layout.coordinate[entries], means[entries]
                 reach = float(np.abs(mean).max(initial=0.0))
-                if masses[row] > MASS or reach < distance * masses[row]:
+                if masses[row] > MASS or (escapes and reach < distance * masses[row]):
                     kept.append((float(masses[row]), where, mean / masses[row]))
-                elif reach > REACH * largest:
+                elif escapes and reach > REACH * largest:
                     direction = np.zeros(dim)
                     direction[where] = mean
                     directions.append(direction * weights[scenario])

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled
-from drolayers.conic.interior.batch import AlgebraName, Batch
-from drolayers.conic.interior.face import ROUNDS, adjoint, cone_rows
+from drolayers.conic.interior.batch import SHARED, AlgebraName, Batch
+from drolayers.conic.interior.face import ROUNDS, adjoint
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.status import Derivative
 
@@ -37,16 +37,16 @@ class Active:
     def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
         """Pull gradients back."""
         batch = Batch.of(program, values, self.algebra)
-        rows = cone_rows(program.cones, None if batch.algebra == "numba" else dx.device)
         x, v, seed = found.x.T.clone(), (found.z - found.s).T.clone(), dx.T
         pulled, items = Pulled.none(values), torch.arange(len(values), device=dx.device)
-        work = partial(adjoint, rows=rows)
-        for k in range(ROUNDS):
-            fill = batch.filled(items)
+        work = partial(adjoint, rows=batch.cone_rows)
+        least = min(len(items), SHARED)
+        for _ in range(ROUNDS):
+            # Later rounds are of few items, and of every size: they share a recording.
+            fill = batch.filled(items, least)
             part = batch[fill]
             given = (t[:, fill].contiguous() for t in (x, v, seed))
-            # Later rounds are of few items, and of every size: not worth a recording each.
-            answer = part.each(work, *given, name=None if k else "active")
+            answer = part.each(work, *given, name="active")
             next_x, next_v, *parts, code = (t[:, : len(items)] for t in answer)
             at_x, at_z, g, h = (t.T for t in parts)
             pulled = pulled.put(items, Pulled(at_x, at_z, g, h, code[0].long()))

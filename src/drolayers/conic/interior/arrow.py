@@ -261,20 +261,21 @@ def _ldl(matrix: Tensor) -> None:
     size = matrix.shape[0]
     for j in range(size - 1):
         column = matrix[j + 1 :, j] / matrix[j, j]
-        matrix[j + 1 :, j + 1 :] -= column[:, None] * matrix[j + 1 :, j][None]
+        # In one kernel each: an assignment to a part of a tensor copies it onto itself.
+        matrix[j + 1 :, j + 1 :].addcmul_(column[:, None], matrix[j + 1 :, j][None], value=-1.0)
         matrix[j + 1 :, j] = column
 
 
 def _forward(matrix: Tensor, rhs: Tensor) -> None:
     """Rhs ← L⁻¹ rhs for ``(size, columns, many)``."""
     for j in range(matrix.shape[0] - 1):
-        rhs[j + 1 :] -= matrix[j + 1 :, j][:, None] * rhs[j]
+        rhs[j + 1 :].addcmul_(matrix[j + 1 :, j][:, None], rhs[j], value=-1.0)
 
 
 def _backward(matrix: Tensor, rhs: Tensor) -> None:
     """Rhs ← L⁻ᵀ rhs for ``(size, many)``."""
     for j in range(matrix.shape[0] - 1, 0, -1):
-        rhs[:j] -= matrix[j, :j] * rhs[j]
+        rhs[:j].addcmul_(matrix[j, :j], rhs[j], value=-1.0)
 
 
 def _rounded(size: int) -> int:

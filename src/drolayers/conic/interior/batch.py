@@ -15,6 +15,7 @@ from torch import Tensor
 from drolayers.conic.index import once
 from drolayers.conic.interior import method
 from drolayers.conic.interior.elimination import Structure
+from drolayers.conic.interior.face import ConeRows, cone_rows
 from drolayers.conic.interior.method import Goal, Iterate
 from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
@@ -37,6 +38,9 @@ waiting for the interpreter."""
 
 CACHE = 1 << 21
 """Bytes that more than the least number of lanes may take, so that they stay in the cache."""
+
+SHARED = 512
+"""Items of the recording that serves later rounds of some work, or those of the first round where these are fewer."""
 
 
 class Solved(NamedTuple):
@@ -95,7 +99,7 @@ class Batch:
         """
         if self.algebra == "numba" or not len(items):
             return items
-        size = rounded(max(len(items), least if self.recorded else 0))
+        size = rounded(max(len(items), least if self.recorded else 0), len(self.A))
         return items[torch.arange(size, device=items.device) % len(items)]
 
     @property
@@ -108,6 +112,12 @@ class Batch:
         """The block-arrow plan."""
         program, device = self.program, self.q.device
         return once(program, ("arrow", device), lambda: SystemPlan.of(program, device))
+
+    @property
+    def cone_rows(self) -> ConeRows:
+        """Where the rows of cones stand, as the algebra takes them."""
+        cones, device = self.program.cones, None if self.algebra == "numba" else self.q.device
+        return once(self.program, ("cone rows", device), lambda: cone_rows(cones, device))
 
     def solve(self, goal: Goal) -> Solved:
         """The best iterates, and what became of each item."""

@@ -48,8 +48,11 @@ PATH_SHIFT = 1e-10
 """The same on the central path, where systems are better conditioned, and columns that the barrier alone holds far away
 must not be held by this."""
 
-CENTRING = 10
-"""Newton steps towards a point of the central path, at most."""
+CENTRING = 6
+"""Newton steps towards a point of the central path, at most: four or five take nearly all items there."""
+
+NEXT = 1e-6
+"""Relative length of a whole Newton step on the path after which the next one, about its square, would be rounding."""
 
 MOVED = 1e-12
 """Length of a Newton step after which the next one would be lost to rounding."""
@@ -113,8 +116,8 @@ class Algebra(Protocol):
     def margin(self, v: Array) -> Array:
         """The smallest eigenvalue over all cones, ``(batch,)``: positive inside."""
 
-    def reach(self, v: Array, d: Array) -> Array:
-        """The largest t with v + t·d in the cones, ``(batch,)``."""
+    def reach(self, v: Array, d: Array, w: Array, e: Array) -> Array:
+        """The largest t with v + t·d and w + t·e in the cones, ``(batch,)``."""
 
     def scale(self, s: Array, z: Array) -> Any:
         """The Nesterov-Todd scaling W with Wz = W⁻¹s = λ; H = W²."""
@@ -124,6 +127,9 @@ class Algebra(Protocol):
 
     def solve(self, system: Any, rx: Array, rz: Array, refine: int) -> tuple[Array, Array]:
         """The x and z with Px + Aᵀz = rx and Ax - Hz = rz, refined so often."""
+
+    def renewed(self, system: Any, scaling: Any) -> Any:
+        """The system at a scaling close to that which was factored last: refinement makes up for the difference."""
 
     def slack(self, scaling: Any, dz: Array, offset: Array) -> Array:
         """-(H dz + offset); zero on the rows of the zero cone."""
@@ -400,8 +406,7 @@ def _direction(
 def _reach(on: Algebra, at: Iterate, direction: Iterate) -> Array:
     """The largest step up to one that stays in the cones."""
     xp, length = on.xp, _ones(on)
-    for reach in (on.reach(at.s, direction.s), on.reach(at.z, direction.z)):
-        length = xp.minimum(length, reach)
+    length = xp.minimum(length, on.reach(at.s, direction.s, at.z, direction.z))
     for value, move in ((at.tau, direction.tau), (at.kappa, direction.kappa)):
         length = xp.minimum(length, xp.where(move < 0, -value / move, length))
     return length
@@ -418,15 +423,26 @@ def _ones(on: Algebra) -> Array:
     return on.xp.ones_like(on.q[0])
 
 
-def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> tuple[Array, Array, Array, Array]:
-    """The point x, z, s of the central path with s∘z = level·e, from one above it, and by how much it is missed.
+class Centre(NamedTuple):
+    """A point of the central path, by how much it is missed, and the system there, factored a step before."""
+
+    x: Array
+    z: Array
+    s: Array
+    missed: Array
+    system: Any
+
+
+def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> Centre:
+    """The point of the central path with s∘z = level·e, from one above it.
 
     The path is where the implicit function theorem holds without case distinctions: its derivative at a level is the
-    smoothed one. Newton's method, which converges quadratically once the steps are whole ones.
+    smoothed one. Newton's method, which converges quadratically once the steps are whole ones; so the system of the
+    last step is that of the point but for a share of it that is as small as the step, and refinement takes that back.
     """
     xp, degree = on.xp, max(on.degree, 1)
     x, z, s, nothing = x + 0.0, z + 0.0, s + 0.0, 0.0 * s
-    dx, dz, ds = x, z, s
+    system, moved = None, 0.0 * _ones(on)
     for _ in range(CENTRING):
         scaling = on.scale(s, z)
         system = on.factor(scaling, PATH_SHIFT)
@@ -436,16 +452,17 @@ def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> tuple[Ar
         rz = on.rows(x) + s - on.b
         dx, dz = on.solve(system, rx, offset - rz, 1)
         ds = on.slack(scaling, dz, offset)
-        length = xp.minimum(0.99 * xp.minimum(on.reach(s, ds), on.reach(z, dz)), _ones(on))
+        length = xp.minimum(0.99 * on.reach(s, ds, z, dz), _ones(on))
         length = xp.where(xp.isfinite(on.sizes(dx) + on.sizes(dz) + on.sizes(ds)), length, 0.0 * length)
         for value, direction in ((x, dx), (z, dz), (s, ds)):
             on.move(value, direction, length)
-        if on.enough((target <= level) & (on.sizes(dx) <= MOVED) & (on.sizes(dz) <= MOVED) & (on.sizes(ds) <= MOVED)):
+        moved = sum(on.sizes(d) / (1.0 + on.sizes(v)) for v, d in ((x, dx), (z, dz), (s, ds)))
+        if on.enough((target <= level) & (length >= 1.0) & (moved <= NEXT)):
             break
     primal, dual = on.sizes(on.rows(x) + s - on.b), on.sizes(on.form(x) + on.columns(z) + on.q)
     orthant, cones = slice(on.zero, on.linear), slice(on.linear, None)
     missed = on.sizes(s[orthant] * z[orthant] - level) / level
     # Of second-order cones, the sum: their parts are as large as one, and cancel to what is as small as the level.
     apart = abs(on.dots(s[cones], z[cones]) - level * (on.degree - (on.linear - on.zero))) / level
-    moved = on.sizes(dx) / (1.0 + on.sizes(x)) + on.sizes(ds) / (1.0 + on.sizes(s)) + on.sizes(dz) / (1.0 + on.sizes(z))
-    return x, z, s, xp.maximum(xp.maximum(primal, dual), xp.maximum(xp.maximum(missed, apart), moved))
+    worst = xp.maximum(xp.maximum(primal, dual), xp.maximum(xp.maximum(missed, apart), moved))
+    return Centre(x, z, s, worst, on.renewed(system, on.scale(s, z)))

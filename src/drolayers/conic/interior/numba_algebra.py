@@ -107,11 +107,12 @@ class NumbaAlgebra:
         margin(*self.on.cones, v, out)
         return out
 
-    def reach(self, v: Floats, d: Floats) -> Floats:
+    def reach(self, v: Floats, d: Floats, w: Floats, e: Floats) -> Floats:
         """The largest step that stays in the cones."""
-        out = np.empty(self.lanes)
-        reach(*self.on.cones, v, d, out)
-        return out
+        one, other = np.empty(self.lanes), np.empty(self.lanes)
+        reach(*self.on.cones, v, d, one)
+        reach(*self.on.cones, w, e, other)
+        return np.minimum(one, other)
 
     def scale(self, s: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
         """H on the orthant, w and η² of the cones."""
@@ -138,6 +139,12 @@ class NumbaAlgebra:
         numbers = (self._factored, self._room, rx, rz)
         solve(self._ends, *on.cones[2:], *system, self.A, self.P, *pattern, *places, *numbers, refine, x, z)
         return x, z
+
+    def renewed(
+        self, system: tuple[Floats, Floats, Floats], scaling: tuple[Floats, Floats, Floats]
+    ) -> tuple[Floats, Floats, Floats]:
+        """The last factorisation at another scaling."""
+        return scaling
 
     def slack(self, scaling: tuple[Floats, Floats, Floats], dz: Floats, offset: Floats) -> Floats:
         """-(H dz + offset), zero on the rows of the zero cone."""

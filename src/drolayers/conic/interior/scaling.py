@@ -24,12 +24,16 @@ Parts = tuple[Tensor, list[Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class ConeShape:
-    """Where the cones' rows stand; cones of one dimension are handled together."""
+    """Where the cones' rows stand; cones of one dimension are handled together.
+
+    Where those of one dimension follow each other, ``spans`` says from where to where: a view of them costs nothing.
+    """
 
     zero: int
     nonneg: int
     groups: tuple[Tensor, ...]
     rows: int
+    spans: tuple[slice | None, ...]
 
     @classmethod
     def of(cls, cones: Cones, device: torch.device) -> ConeShape:
@@ -38,11 +42,13 @@ class ConeShape:
         for dimension in cones.soc:
             starts.append(at)
             at += dimension
-        groups = []
+        groups, spans = [], []
         for dimension in sorted(set(cones.soc)):
             mine = torch.tensor([s for s, d in zip(starts, cones.soc, strict=True) if d == dimension])
             groups.append((mine[:, None] + torch.arange(dimension)).to(device))
-        return cls(cones.zero, cones.nonneg, tuple(groups), cones.rows)
+            first, last = int(mine[0]), int(mine[-1]) + dimension
+            spans.append(slice(first, last) if last - first == len(mine) * dimension else None)
+        return cls(cones.zero, cones.nonneg, tuple(groups), cones.rows, tuple(spans))
 
     @property
     def degree(self) -> int:
@@ -51,11 +57,20 @@ class ConeShape:
 
     def split(self, v: Tensor) -> Parts:
         """Rows ``(rows, batch)`` by cone."""
-        return v[self.zero : self.zero + self.nonneg], [v[g] for g in self.groups]
+        return v[self.zero : self.zero + self.nonneg], [self.cones(v, k) for k in range(len(self.groups))]
+
+    def cones(self, v: Tensor, k: int) -> Tensor:
+        """The rows of the cones of one dimension, a view where there is one."""
+        group, span = self.groups[k], self.spans[k]
+        return v[group] if span is None else v[span].reshape(*group.shape, v.shape[1])
 
     def join(self, parts: Parts) -> Tensor:
         """The rows of cones put together; those of the zero cone are zero."""
         orthant, cones = parts
+        firsts = [self.rows if span is None else span.start for span in self.spans]
+        if None not in self.spans and firsts == sorted(firsts):
+            nothing = orthant.new_zeros(self.zero, orthant.shape[1])
+            return torch.cat([nothing, orthant, *(cone.flatten(0, 1) for cone in cones)])
         v = orthant.new_zeros(self.rows, orthant.shape[1])
         v[self.zero : self.zero + self.nonneg] = orthant
         for group, cone in zip(self.groups, cones, strict=True):
@@ -158,19 +173,36 @@ class Scaling:
             cones.append(torch.cat([head, rest], 1) * scale[:, None])
         return self.shape.join((a / self.ratio if inverse else a * self.ratio, cones))
 
+    @cached_property
+    def _forms(self) -> dict[bool, tuple[Tensor, list[Tensor]]]:
+        """H and H⁻¹ as a factor of every row and, on second-order cones, the u of a product uuᵀ beside it."""
+        forms = {}
+        for inverse in (False, True):
+            sizes = [eta**-2 if inverse else eta**2 for eta in self.eta]
+            reflected, points = [], []
+            for w, size in zip(self.w, sizes, strict=True):
+                one = size[:, None].expand_as(w)
+                reflected.append(torch.cat([-one[:, :1], one[:, 1:]], 1))
+                point = torch.cat([w[:, :1], -w[:, 1:]], 1) if inverse else w
+                points.append((2.0 * size).sqrt()[:, None] * point)
+            ratio = self.ratio**-2 if inverse else self.ratio**2
+            forms[inverse] = self.shape.join((ratio, reflected)), points
+        return forms
+
     def square(self, v: Tensor, inverse: bool = False) -> Tensor:
         """H v = W²v or H⁻¹ v."""
-        if not self.shape.groups:
+        shape = self.shape
+        if not shape.groups:
             return v * self._weights[2, inverse]
-        a, vs = self.shape.split(v)
-        cones = []
-        for w, eta, q in zip(self.w, self.eta, vs, strict=True):
-            point = torch.cat([w[:, :1], -w[:, 1:]], 1) if inverse else w
-            reflected = torch.cat([-q[:, :1], q[:, 1:]], 1)
-            scale = eta**-2 if inverse else eta**2
-            cones.append((2.0 * (point * q).sum(1, keepdim=True) * point + reflected) * scale[:, None])
-        ratio = self.ratio**2
-        return self.shape.join((a / ratio if inverse else a * ratio, cones))
+        factor, points = self._forms[inverse]
+        out = v * factor
+        for k, u in enumerate(points):
+            along = (u * shape.cones(v, k)).sum(1, keepdim=True)
+            if shape.spans[k] is None:
+                out[shape.groups[k]] = torch.addcmul(out[shape.groups[k]], u, along)
+            else:
+                shape.cones(out, k).addcmul_(u, along)
+        return out
 
 
 def folded(v: Tensor) -> Tensor:

@@ -241,9 +241,9 @@ class TorchAlgebra:
         """The smallest eigenvalue over all cones."""
         return self.plan.shape.margin(v)
 
-    def reach(self, v: Tensor, d: Tensor) -> Tensor:
-        """The largest step that stays in the cones."""
-        return self.plan.shape.step(v, d)
+    def reach(self, v: Tensor, d: Tensor, w: Tensor, e: Tensor) -> Tensor:
+        """The largest step that stays in the cones; both at once, as a batch of twice the size."""
+        return torch.minimum(*self.plan.shape.step(torch.cat([v, w], 1), torch.cat([d, e], 1)).chunk(2))
 
     def scale(self, s: Tensor, z: Tensor) -> Scaling:
         """The scaling point."""
@@ -294,6 +294,10 @@ class TorchAlgebra:
         z = scaling.square(self.rows(x), inverse=True) - scaled
         z[: self.zero] = found[columns:]
         return x, z
+
+    def renewed(self, system: tuple[Scaling, ArrowFactor], scaling: Scaling) -> tuple[Scaling, ArrowFactor]:
+        """The last factorisation at another scaling."""
+        return scaling, system[1]
 
     def slack(self, scaling: Scaling, dz: Tensor, offset: Tensor) -> Tensor:
         """-(H dz + offset), zero on the rows of the zero cone."""

@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from drolayers.conic.interior.batch import AlgebraName, Batch
-from drolayers.conic.interior.face import ROUNDS, cone_rows, polish
+from drolayers.conic.interior.batch import SHARED, AlgebraName, Batch
+from drolayers.conic.interior.face import ROUNDS, polish
 from drolayers.conic.interior.method import NEAR, Algebra, Goal
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.replay import rounded
@@ -53,7 +53,8 @@ class Interior:
         items = len(values)
         if values.q.device.type == "cuda":
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
-            values = values[torch.arange(rounded(items), device=values.q.device).clamp(max=items - 1)]
+            size = rounded(items, max(program.nonzeros, program.rows))
+            values = values[torch.arange(size, device=values.q.device).clamp(max=items - 1)]
         batch = Batch.of(program, values, self.algebra)
         best, passed, verdict, steps, score = batch.solve(Goal(self.tolerance, self.max_iter, level))
         # A certificate needs no division by τ, and τ is next to nothing then.
@@ -75,25 +76,27 @@ class Interior:
 
 def _polished(batch: Batch, x: Tensor, z: Tensor, s: Tensor, items: Tensor) -> Tensor:
     """Take some points to machine precision, in place, batch last, in equilibrated units; which of them were."""
-    rows = cone_rows(batch.program.cones, None if batch.algebra == "numba" else x.device)
+    rows = batch.cone_rows
     at, v, done_at_all = x.clone(), z - s, torch.zeros(len(batch), dtype=torch.bool, device=x.device)
 
     def work(on: Algebra, x: Any, v: Any) -> tuple[Any, ...]:
         found = polish(on, rows, x, v)
         return found.x, found.z, found.s, found.next_x, found.next_v, found.done[None] + 0.0
 
-    for k in range(ROUNDS):
-        fill = batch.filled(items)
+    least = min(len(items), SHARED)
+    for _ in range(ROUNDS):
+        # Later rounds are of few items, and of every size: they share the recording of the first.
+        fill = batch.filled(items, least)
         given = (t[:, fill].contiguous() for t in (at, v))
-        # Later rounds are of few items, and of every size: not worth a recording each.
-        found = batch[fill].each(work, *given, name=None if k else "polish")
+        found = batch[fill].each(work, *given, name="polish")
         *points, next_x, next_v, done = (t[:, : len(items)] for t in found)
-        chosen = done[0] > 0
+        # As numbers, once for all: on a GPU the host waits to hear how many there are.
+        chosen, left = ((done[0] > 0).nonzero()[:, 0], (done[0] <= 0).nonzero()[:, 0])
         for target, value in zip((x, z, s), points, strict=True):
             target[:, items[chosen]] = value[:, chosen]
         at[:, items], v[:, items] = next_x, next_v
-        done_at_all[items[chosen]] = True
-        items = items[~chosen]
+        done_at_all.index_fill_(0, items[chosen], True)
+        items = items[left]
         if not items.numel():
             break
     return done_at_all

@@ -1,0 +1,1 @@
+"""Benchmarks of others: their problems, data and protocols, with their published figures beside ours."""

@@ -1,0 +1,214 @@
+"""What a fitted learner says of its decisions on data, and the scale of its sets that it takes from data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import cvxpy as cp
+import torch
+from torch import Tensor
+
+from drolayers.errors import ModelError, ShapeError
+from drolayers.known import Known
+from drolayers.layer import Decision
+from drolayers.learning.calibration import (
+    HELD,
+    Calibration,
+    Disappointment,
+    Report,
+    Share,
+    by_coverage,
+    by_disappointment,
+    disappointed,
+    fingerprint,
+    scores,
+)
+from drolayers.learning.data import Examples, examples, matrix
+from drolayers.learning.pipeline import Pipeline
+from drolayers.learning.settings import Stage
+from drolayers.problem import DecisionProblem
+
+
+class Judged(ABC):
+    """A learner whose decisions can be judged on data.
+
+    Attributes:
+        calibration_: what the scale of its sets was chosen for; None where they are as they were trained.
+        calibration_rows_: rows that were held out to choose it; None where there are none.
+        scores_: how large sets would have had to be to hold the outcomes of the rows on which it was chosen.
+        seen_: fingerprints of the rows that were trained or validated on.
+    """
+
+    problem: DecisionProblem
+    training: Stage | None
+    seed: int
+    pipeline_: Pipeline
+    outcome_names_in_: list[str] | None
+    calibration_: Calibration | None
+    calibration_rows_: Examples | None
+    scores_: Tensor
+    seen_: Tensor
+
+    @abstractmethod
+    def decision(self, Z: Any, known: Known | None = None) -> Decision:
+        """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
+
+    @abstractmethod
+    def _check_fitted(self) -> None:
+        """Raise unless it is."""
+
+    @abstractmethod
+    def _contexts(self, Z: Any, sized: bool = True) -> Tensor:
+        """Contexts of the right width, for sets that have their size."""
+
+    @abstractmethod
+    def _same_columns(self, table: Any, name: str, known: list[str] | None) -> None:
+        """Data frames have the columns of those of training, in the same order."""
+
+    @property
+    def _uncalibrated(self) -> bool:
+        """Whether sets have a shape, but no size yet."""
+        return self.training is not None and self.training.coverage is not None and self.calibration_ is None
+
+    def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
+        """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        found = torch.full_like(decision.value, torch.nan)
+        found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
+        return found
+
+    def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
+        """The mean decision loss over the items that have a decision; NaN where none has."""
+        chosen, outcomes, told = self._decided(Z, Y, known)
+        return float(self.problem.loss(chosen, outcomes, told).mean()) if len(outcomes) else float("nan")
+
+    def violations(self, Z: Any, Y: Any, known: Known | None = None) -> dict[cp.Constraint, float]:
+        """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
+
+        By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
+        and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative:
+        room to spare).
+        """
+        chosen, outcomes, told = self._decided(Z, Y, known)
+        if not len(outcomes):
+            return {rule.constraint: float("nan") for rule in self.problem.rules}
+        return {c: float(value) for c, value in self.problem.missed(chosen, outcomes, told).items()}
+
+    def calibrate(
+        self,
+        Z: Any = None,
+        Y: Any = None,
+        *,
+        coverage: float | None = None,
+        disappointment: float | None = None,
+        known: Known | None = None,
+        scales: Sequence[float] | None = None,
+    ) -> Calibration:
+        """Scale the sets on data that nothing was trained on; decisions are those of the scaled sets from then on.
+
+        Either outcomes are covered with a probability, or decisions do not cost more than was certified, on average.
+        An earlier scale is forgotten.
+
+        Args:
+            Z: contexts; those that ``fit(calibration_share=)`` held out unless given.
+            Y: their outcomes.
+            coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
+                then not above what was certified.
+            disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
+                what was certified.
+            known: values of ``problem.known``, one row a context.
+            scales: those to try for a disappointment.
+        """
+        self._check_fitted()
+        if (coverage is None) == (disappointment is None):
+            raise ModelError("calibrate needs either coverage= or disappointment=, such as coverage=0.9.")
+        data = self._calibration_data(Z, Y, known)
+        pipeline, before = self.pipeline_.eval(), self.pipeline_.scale
+        pipeline.scale, known_scores = 1.0, self.scores_
+        try:
+            if coverage is not None:
+                found, known_scores = by_coverage(pipeline, data, coverage)
+            else:
+                found = by_disappointment(pipeline, data, float(disappointment or 0.0), scales, self.seed)
+        except BaseException:
+            pipeline.scale = before
+            raise
+        pipeline.scale, self.calibration_, self.scores_ = found.scale, found, known_scores
+        return found
+
+    def _calibration_data(self, Z: Any, Y: Any, known: Known | None) -> Examples:
+        """Rows that were held out, or that are given and were not trained on."""
+        if Z is None and Y is None:
+            held = getattr(self, "calibration_rows_", None)
+            if held is None:
+                raise ModelError("No rows were held out: give Z and Y, or fit with calibration_share=0.2.")
+            return held
+        if Z is None or Y is None:
+            raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
+        self._contexts(Z, sized=False)
+        self._same_columns(Y, "Y", self.outcome_names_in_)
+        data = examples(self.problem, Z, Y, known, "calibration ")
+        again = int(torch.isin(fingerprint(data), self.seen_).sum())
+        if again:
+            raise ModelError(
+                f"{again} of {len(data)} calibration rows were trained or validated on, where sets look better than "
+                "they are: give others, or fit with calibration_share=0.2."
+            )
+        return data
+
+    def coverage(self, Z: Any, Y: Any, known: Known | None = None) -> Share:
+        """The share of outcomes that lie, each as a distribution of its own, in the sets predicted for them."""
+        self._contexts(Z)
+        data = examples(self.problem, Z, Y, known)
+        return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
+
+    def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
+        """What was certified beside what came, over the items that have a decision."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
+
+    def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
+        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
+        decision = self.decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
+        missed = self.problem.missed(chosen, outcomes, told) if solved else {}
+        found: dict[cp.Constraint, Share | float] = {
+            r.constraint: Share.of(round(float(missed[r.constraint]) * solved), solved)
+            if r.counted
+            else float(missed[r.constraint])
+            for r in self.problem.rules
+            if solved
+        }
+        try:
+            covered = self.coverage(Z, Y, known)
+        except ModelError:
+            covered = None
+        mean, spread = (float(v) if solved > 1 else float("nan") for v in (cost.mean(), cost.std()))
+        certified = disappointed(decision.value[decision.ok], cost, self.seed)
+        error = spread / max(solved, 1) ** 0.5
+        return Report(len(decision.status), solved, mean, error, certified, covered, found)
+
+    def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
+        """Decisions, outcomes and known data of the items that have a decision."""
+        return self._chosen(self.decision(Z, known), Y, known)
+
+    def _chosen(
+        self, decision: Decision, Y: Any, known: Known | None
+    ) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
+        """The same for decisions that were taken."""
+        outcomes = matrix(self.problem.ambiguity.y.rows(Y), "Y")
+        self._same_columns(Y, "Y", self.outcome_names_in_)
+        if len(outcomes) != len(decision.status):
+            raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
+        ok, data = decision.ok, self.problem.known_data
+        chosen = {variable: value[ok] for variable, value in decision.best.items()}
+        return chosen, outcomes[ok], data.values(data.table(known, len(outcomes))[ok])
+
+    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
+        """The negative decision loss, so that greater is better."""
+        return -self.loss(Z, Y, known)

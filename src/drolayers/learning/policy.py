@@ -1,0 +1,58 @@
+"""What learners and baselines share as estimators of scikit-learn: decisions as one table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from drolayers.known import Known
+from drolayers.problem import DecisionProblem
+
+EXPECTED_FAILED_CHECKS = {
+    "check_do_not_raise_errors_in_init_or_set_params": "a setting that does not exist is refused at once",
+    "check_parameters_default_constructible": "a decision problem must be given, and stages are immutable objects",
+    "check_fit1d": "a single covariate may be given as a vector",
+    "check_fit2d_predict1d": "the sentence is ours: it names the columns that were expected",
+    "check_n_features_in_after_fitting": "the sentence is ours: it names the columns that were expected",
+    "check_estimators_empty_data_messages": "the sentence is ours: it tells the shape",
+    "check_dtype_object": "what is no number is a ShapeError, which is a ValueError, rather than a TypeError",
+    "check_methods_subset_invariance": "solvers answer to 1e-6, not to 1e-7, and batches share their units",
+}
+"""The checks of scikit-learn's ``check_estimator`` that fail, and why that is meant."""
+
+
+class Decider(BaseEstimator, ABC):  # type: ignore[misc]
+    """An estimator that decides."""
+
+    problem: DecisionProblem
+
+    @abstractmethod
+    def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
+        """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
+
+    def predict(self, Z: Any, known: Known | None = None) -> Any:
+        """What :meth:`decide` says as one table, a row per context, so that scikit-learn's pipelines can use it.
+
+        Its columns are those of all variables in the order of ``problem.variables``, each variable row by row.
+        """
+        # What makes up rules says nothing by itself.
+        shown = {v.id for v in self.problem.variables}
+        return side_by_side({v: value for v, value in self.decide(Z, known).items() if v.id in shown})
+
+
+def side_by_side(decision: Mapping[cp.Variable, Any]) -> Any:
+    """A decision as one table, its variables side by side, each row by row."""
+    values = [value.reshape(len(value), -1) for value in decision.values()]
+    return torch.cat(values, 1) if isinstance(values[0], Tensor) else np.concatenate(values, 1)
+
+
+def column_titles(decision: Mapping[cp.Variable, Any]) -> list[str]:
+    """The names of its columns: ``x`` for a number, ``x_1`` for the first entry of anything else."""
+    return [f"{v.name()}_{k + 1}" if v.ndim else v.name() for v in decision for k in range(v.size)]

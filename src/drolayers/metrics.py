@@ -1,0 +1,49 @@
+"""How good decisions are on data, in figures that others report too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cvxpy as cp
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from drolayers.baselines.sibling import ExpectedCost
+from drolayers.known import Known
+from drolayers.learning.data import matrix
+from drolayers.problem import DecisionProblem
+
+
+def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> Float[Tensor, "item"]:
+    """The least cost of those who know the outcomes, one an item; NaN where there is no decision.
+
+    Args:
+        problem: the decision problem; its set is not used.
+        Y: outcomes ``(n, dim)``.
+        known: values of ``problem.known``, one row an outcome.
+    """
+    y = matrix(problem.ambiguity.y.rows(Y), "Y")
+    table = problem.known_data.table(known, len(y)) if problem.known else None
+    best = ExpectedCost(problem, 1).decide(y[:, None], torch.ones_like(y[:, :1]), table)
+    return problem.loss(best, y, known if table is None else problem.known_data.values(table))
+
+
+def regret(problem: DecisionProblem, decision: Mapping[cp.Variable, Any], Y: Any, known: Known | None = None) -> float:
+    """By how much decisions cost more than those who know the outcomes, relative to what these pay.
+
+    That is ``Σ (c(x, y) - c*(y)) / Σ |c*(y)|``, the normalised regret of Elmachtoub and Grigas (2022) and of PyEPO.
+
+    Args:
+        problem: the decision problem.
+        decision: by CVXPY variable, one row an outcome.
+        Y: outcomes ``(n, dim)``.
+        known: values of ``problem.known``, one row an outcome.
+    """
+    best = hindsight(problem, Y, known)
+    x = {variable: torch.as_tensor(value) for variable, value in decision.items()}
+    y = matrix(problem.ambiguity.y.rows(Y), "Y")
+    told = problem.known_data.values(problem.known_data.table(known, len(y))) if problem.known else None
+    cost = problem.loss(x, y, told)
+    return float((cost - best).sum() / best.abs().sum())

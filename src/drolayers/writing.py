@@ -1,0 +1,39 @@
+"""Writing files: whole or not at all, and one sentence where a disk is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from drolayers.errors import ModelError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def writing(where: str | Path) -> Iterator[None]:
+    """A disk that is full, or takes nothing, is one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (*FULL, errno.EROFS, errno.EIO):
+            raise
+        advice = "free some space" if error.errno in FULL else "give another place"
+        said = f"{error.filename or where} cannot be written: {error.strerror}; {advice} and try again."
+        raise ModelError(said) from None
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A place to write to beside the file, which takes its place at the end, whenever the process is killed."""
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with writing(target):
+            yield unfinished
+            unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""What was left to the learner is chosen on validation data, within a budget, and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import drolayers as dro
+from tests.learning.small import learner as quick
+from tests.learning.small import sales, shop, weights
+
+Z, Y = sales(20)
+HELD = sales(12, seed=1)
+
+
+def learner(problem: dro.DecisionProblem, **settings: Any) -> dro.DecisionFocusedLearner:
+    """A quick one that compares."""
+    return quick(problem, **{"trainer__budget": 0.75, **settings})
+
+
+def test_the_best_of_all_trials_decides_and_the_budget_is_kept() -> None:
+    model = learner(shop(lots=False).problem, training__epochs=8, trainer__budget=0.5)
+    report = model.fit(Z, Y, validation=HELD).report_
+    chosen = report.chosen
+    assert chosen is not None
+    assert chosen.loss == min(t.loss for t in report.trials if t.solved == 1.0)
+    assert model.loss(*HELD) == pytest.approx(chosen.loss, rel=1e-9)
+    trials = [t for t in report.trials if t.epochs == 1]
+    assert len(trials) == 4
+    assert [t.epochs for t in report.trials][-1] == 8
+    # Projection or none first, then the gradient, then the rate.
+    assert "no projection" in trials[1].what
+    assert ("smoothed" in trials[2].what) != ("smoothed" in trials[0].what)
+    for told in (chosen.what, report.reason):
+        assert told in str(report)
+
+
+def test_training_that_does_not_help_is_given_up() -> None:
+    problem = shop(lots=False).problem
+    wild = learner(problem, training=dro.Stage(epochs=2, rate=1e3, clip=None, batch_size=10)).fit(Z, Y, validation=HELD)
+    assert wild.report_.chosen is not None
+    assert wild.report_.chosen.epochs == 0
+    assert "did not help" in wild.report_.reason
+    only = learner(problem, training=None).fit(Z, Y, validation=HELD)
+    np.testing.assert_array_equal(weights(wild), weights(only))
+
+
+def test_what_is_given_is_not_compared() -> None:
+    problem = shop(lots=False).problem
+    given = dro.Stage(epochs=8, rate=1e-3, gradient="exact", batch_size=10)
+    report = learner(problem, projection=None, training=given).fit(Z, Y, validation=HELD).report_
+    assert [t.epochs for t in report.trials] == [0, 8]
+    assert all("no projection" in t.what for t in report.trials)
+    silent = learner(problem, training__epochs=8, trainer__budget=0.0).fit(Z, Y, validation=HELD).report_
+    assert not silent.trials
+    assert "Nothing" in str(silent)
+
+
+def test_rates_of_the_first_training_are_compared_where_they_are_left_open() -> None:
+    model = learner(shop(lots=False).problem, pretraining=dro.Stage(epochs=2, batch_size=10), training__epochs=1)
+    told = [t.what for t in model.fit(Z, Y, validation=HELD).report_.trials if t.epochs == 0]
+    assert len(told) == 4
+    assert {what.split(", ")[1] for what in told} == {"rate 0.01", "rate 0.003"}
+
+
+def test_a_choice_is_saved_and_resumed(tmp_path: Path) -> None:
+    problem = shop(lots=False).problem
+    where = dro.Trainer(tmp_path / "run", progress=False)
+    first = learner(problem, training__epochs=4, trainer=where).fit(Z, Y, validation=HELD)
+    again = learner(problem, training__epochs=4, trainer=where.but(resume=True)).fit(Z, Y, validation=HELD)
+    assert str(again.report_) == str(first.report_)
+    np.testing.assert_array_equal(weights(again), weights(first))
+    first.save(tmp_path / "model.safetensors")
+    loaded = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
+    assert loaded.loss(*HELD) == pytest.approx(first.loss(*HELD), rel=1e-9)
+
+
+def test_a_budget_is_a_number() -> None:
+    with pytest.raises(dro.ModelError, match="budget"):
+        dro.Trainer(budget=-1.0)

@@ -1,0 +1,262 @@
+"""What can happen to a run between two sittings: other models, damaged files, full disks, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import drolayers as dro
+from drolayers import files
+from drolayers.learning import storage
+from tests.learning.small import learner, sales, shop, weights
+
+PROBLEM = shop(False).problem
+
+
+class Twice(nn.Module):
+    """A model that looks like another: its factor is not printed."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.inner, self.factor = nn.Linear(2, 3), factor
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.inner(z)
+
+
+def run(folder: Path, resume: bool = True, **settings: Any) -> dro.DecisionFocusedLearner:
+    return learner(PROBLEM, trainer__directory=folder, trainer__resume=resume, **settings).fit(*sales())
+
+
+def test_a_model_that_only_looks_the_same_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, resume=False, model=Twice(1.0), training__epochs=1)
+    with pytest.raises(dro.ModelError, match="resume=False"):
+        run(tmp_path, model=Twice(2.0), training__epochs=1)
+    # Initial weights do not matter: those of the checkpoint are gone on from.
+    run(tmp_path, model=Twice(1.0), training__epochs=1)
+
+
+def test_checkpoints_without_their_mark_are_refused(tmp_path: Path) -> None:
+    run(tmp_path, resume=False)
+    for mark in (tmp_path / "run.txt", tmp_path / "decision" / "run.txt"):
+        text = mark.read_text()
+        mark.unlink()
+        with pytest.raises(dro.ModelError, match=r"holds checkpoints but not run\.txt.*resume=False"):
+            run(tmp_path)
+        mark.write_text(text)
+    (tmp_path / "run.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(dro.ModelError, match="other settings"):
+        run(tmp_path)
+
+
+def test_an_objective_without_a_name_resumes_and_another_does_not(tmp_path: Path) -> None:
+    class Own:
+        def __call__(self, problem: Any, decision: Any, y: Any) -> torch.Tensor:
+            return decision.expected(lambda x: problem.loss(x, y))
+
+    class Other(Own): ...
+
+    first = run(tmp_path, resume=False, objective=Own())
+    np.testing.assert_array_equal(weights(run(tmp_path, objective=Own())), weights(first))
+    with pytest.raises(dro.ModelError, match="other settings"):
+        run(tmp_path, objective=Other())
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    """One byte of the weights of the first layer."""
+    data = bytearray(path.read_bytes())
+    weight = next(
+        value
+        for name, value in torch.load(path, weights_only=True)["state_dict"].items()
+        if name.endswith("networks.0.0.weight")
+    )
+    place = data.find(weight.numpy().tobytes())
+    assert place > 0
+    data[place + 3] = (data[place + 3] + 1) % 256
+    path.write_bytes(bytes(data))
+
+
+def foreign(path: Path) -> None:
+    torch.save({"state_dict": {"a": torch.zeros(1)}}, path)
+
+
+def executing(path: Path) -> None:
+    torch.save({"state_dict": print}, path)
+
+
+@pytest.mark.parametrize("damage", [truncated, emptied, flipped, foreign, executing])
+def test_a_damaged_last_checkpoint_falls_back_to_the_best(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    run(tmp_path, resume=False)
+    stage = tmp_path / "decision"
+    (stage / "done.json").unlink()
+    damage(stage / "last.ckpt")
+    with pytest.warns(UserWarning, match=r"last\.ckpt is damaged, and best\.ckpt is not"):
+        again = run(tmp_path)
+    assert len(again.history_["decision"]) == 2
+    assert np.isfinite(again.loss(*sales()))
+    (stage / "done.json").unlink()
+    for name in ("last.ckpt", "best.ckpt"):
+        damage(stage / name)
+    with pytest.raises(dro.ModelError, match="resume=False to begin again") as caught:
+        run(tmp_path)
+    assert "weights_only" not in str(caught.value)
+    # Nor does a chain of causes advise to switch safety off.
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_a_damaged_best_checkpoint_and_a_damaged_end_of_a_finished_run(tmp_path: Path) -> None:
+    first = run(tmp_path, resume=False)
+    stage = tmp_path / "decision"
+    for text in ("", "{}", '{"history": [3]}', "[1]"):
+        (stage / "done.json").write_text(text)
+        again = run(tmp_path)
+        np.testing.assert_array_equal(weights(again), weights(first))
+        assert again.history_["decision"] == first.history_["decision"]
+    truncated(stage / "best.ckpt")
+    with pytest.warns(UserWarning, match=r"best\.ckpt is damaged, and last\.ckpt is not: its weights are taken"):
+        run(tmp_path)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on the size of files stands in for a disk of that size.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
+    try:
+        with pytest.raises(dro.ModelError, match=r"cannot be written: .*; free some space and try again"):
+            run(tmp_path, resume=False, model=dro.Network(hidden=(256, 256)))
+        fitted = learner(PROBLEM, model=dro.Network(hidden=(256, 256)), training=None, pretraining=None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    fitted.fit(*sales())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
+    try:
+        with pytest.raises(dro.ModelError, match="cannot be written"):
+            fitted.save(tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [file for file in tmp_path.iterdir() if file.is_file() and file.name not in ("run.txt",)]
+
+
+class Interrupted(nn.Module):
+    """A model during which Ctrl-C is pressed."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.inner, self.calls, self.at = nn.Linear(2, 3), 0, at
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == self.at:
+            signal.raise_signal(signal.SIGINT)
+        return self.inner(z)
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_now_and_afterwards(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, resume=False, model=Interrupted(6))
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, model=Interrupted(1))  # not in Lightning's hands yet
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model"
+    learner(PROBLEM, training=None, pretraining__epochs=1).fit(*sales()).save(path)
+    return path
+
+
+def test_saved_files_have_checksums(saved: Path, tmp_path: Path) -> None:
+    data, copy = saved.read_bytes(), tmp_path / "copy"
+    for place in range(9, len(data), max(1, len(data) // 60)):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        copy.write_bytes(bytes(changed))
+        with pytest.raises(dro.ModelError, match="copy") as caught:
+            dro.DecisionFocusedLearner.load(copy, PROBLEM)
+        assert "\n" not in str(caught.value)
+    copy.write_bytes(data[:-7])
+    with pytest.raises(dro.ModelError, match="cannot be read"):
+        dro.DecisionFocusedLearner.load(copy, PROBLEM)
+
+
+def test_files_of_another_format_say_so(saved: Path, tmp_path: Path) -> None:
+    header, tensors = files.load(saved, "saved learner", storage.FORMAT)
+    files.save(tmp_path / "old", {**header, "format": 2}, tensors)
+    with pytest.raises(dro.ModelError, match="format 2, and this version reads format 3"):
+        dro.DecisionFocusedLearner.load(tmp_path / "old", PROBLEM)
+
+
+JUNK = [None, -1, 0, 100000, 10**12, True, 1.5, float("nan"), "x", "", [], [3], [-1.0], ["x"], {}, {"degree": 10**9}]
+
+
+def _places(header: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every entry of a header, whole or within another."""
+    found = [path] if path else []
+    for name, value in header.items() if isinstance(header, dict) else ():
+        found += _places(value, (*path, name))
+    return found
+
+
+def test_headers_are_checked_before_anything_is_built(saved: Path, tmp_path: Path) -> None:
+    """``"degree": 100000`` once hung; whatever a header says, a learner comes of it or one sentence."""
+    header, tensors = files.load(saved, "saved learner", storage.FORMAT)
+    places = [path for path in _places(header) if path[0] not in ("format", "note")]
+    assert ("model", "degree") in places
+    assert ("nominal", "settings", "k") in places
+    refused = 0
+    for path in places:
+        for junk in JUNK:
+            changed = json.loads(json.dumps(header))
+            inner = changed
+            for name in path[:-1]:
+                inner = inner[name]
+            inner[path[-1]] = junk
+            files.save(tmp_path / "junk", changed, tensors)
+            said = ""
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    dro.DecisionFocusedLearner.load(tmp_path / "junk", PROBLEM)
+            except dro.DROError as error:
+                said = str(error)
+            assert "\n" not in said, (path, junk, said)
+            assert not said or str(tmp_path) in said or "must be" in said, (path, junk, said)
+            refused += bool(said)
+    assert refused > 200
+    for path in (("model", "degree"), ("model", "hidden"), ("inputs",)):
+        inner = changed = json.loads(json.dumps(header))
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = [10**6, 10**6] if path[-1] == "hidden" else 100000
+        files.save(tmp_path / "junk", changed, tensors)
+        with pytest.raises(dro.ModelError, match="not a saved learner that can be used"):
+            dro.DecisionFocusedLearner.load(tmp_path / "junk", PROBLEM)
+
+
+@pytest.mark.parametrize("network", [dro.Network(degree=100000), dro.Network(hidden=(10**6, 10**6))])
+def test_a_model_that_no_machine_holds_is_one_sentence(network: dro.Network) -> None:
+    with pytest.raises(dro.ModelError, match="smaller"):
+        learner(PROBLEM, model=network).fit(*sales())

@@ -1,0 +1,35 @@
+"""Regret against enumeration and against those who know the outcomes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import drolayers as dro
+from drolayers import metrics
+
+
+def test_regret_of_a_choice_of_two() -> None:
+    y, x = dro.Uncertain(4), cp.Variable(4, boolean=True)
+    problem = dro.DecisionProblem(cp.Maximize(y @ x), [cp.sum(x) == 2], dro.MomentSet.grouped(y, 1))
+    rng = np.random.default_rng(0)
+    Y = rng.uniform(1.0, 3.0, size=(20, 4))
+    best = np.array([max(sum(row[list(pair)]) for pair in combinations(range(4), 2)) for row in Y])
+    np.testing.assert_allclose(metrics.hindsight(problem, Y), -best, rtol=1e-9)
+    taken = np.tile([1.0, 1.0, 0.0, 0.0], (20, 1))
+    expected = (best - Y[:, :2].sum(1)).sum() / best.sum()
+    assert metrics.regret(problem, {x: taken}, Y) == pytest.approx(expected, rel=1e-9)
+
+
+def test_known_data_are_known_in_hindsight_too() -> None:
+    y, x, stock = dro.Uncertain(2), cp.Variable(2, nonneg=True), cp.Parameter(2, nonneg=True, name="stock")
+    problem = dro.DecisionProblem(
+        cp.sum(x) + 3 * cp.sum(cp.pos(y - x - stock)), [], dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    )
+    rng = np.random.default_rng(1)
+    Y, S = rng.uniform(2.0, 3.0, size=(6, 2)), rng.uniform(0.0, 1.0, size=(6, 2))
+    np.testing.assert_allclose(metrics.hindsight(problem, Y, {"stock": S}), (Y - S).sum(1), rtol=1e-7)
+    assert metrics.regret(problem, {x: Y - S}, Y, {"stock": S}) == pytest.approx(0.0, abs=1e-7)
