@@ -360,7 +360,7 @@ def test_what_is_refused() -> None:
         "needs entries of a dro.Uncertain": lambda: dro.Adaptive(2),
         "v is multiplied by y": lambda: dro.DecisionProblem(y @ v, [x <= 1], ambiguity),
         "on the adaptive decision v: say for which": lambda: dro.DecisionProblem(cp.sum(v), [v >= x], ambiguity),
-        "not piecewise affine": lambda: dro.DecisionProblem(cp.sum_squares(v) + cp.sum(x), [], ambiguity),
+        "responds to moments": lambda: dro.DecisionProblem(cp.sum_squares(v) + cp.sum(x), [], ambiguity),
         "sees z, not the y": lambda: dro.DecisionProblem(
             cp.sum(x) + cp.sum(dro.Adaptive(2, to=dro.Uncertain(2, name="z"), name="w")), [], ambiguity
         ),

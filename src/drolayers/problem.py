@@ -15,17 +15,18 @@ from torch import Tensor
 from drolayers.adapting import Adaptation, adaptive_in, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
-from drolayers.ambiguity.sets import Sets
+from drolayers.ambiguity.sets import Sets, check_sets
 from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
 from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
-from drolayers.cost.risk import Kind, always
+from drolayers.cost.risk import Kind, Worst, always
 from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
 from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
+from drolayers.cost.tree import walk
 from drolayers.decisions import Decisions
 from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ModelError, ShapeError
@@ -103,6 +104,8 @@ class DecisionProblem:
         lifting = None
         if isinstance(cost, cp.Expression):
             check_leaves(cost, self.constraints)
+            worst = [node for node in walk([cost, *rows]) if isinstance(node, Worst)]
+            check_sets([node.ambiguity for node in worst if node.ambiguity is not None], ambiguity.y)
             lifting = lifting_for(ambiguity, cost, rows)
             joint, inner, targets = separated(cost, ambiguity.y, lifting)
         self.parsed: PiecewiseCost = parse(joint, ambiguity.y, lifting)
@@ -110,7 +113,7 @@ class DecisionProblem:
         self._cost, self._inner = Part(self.parsed), inner
         self.rules = (*(rule(c, row, ambiguity.y, lifting) for c, row in zip(robust, rows, strict=True)), *targets)
         self.sets = self._every_set()
-        costs = [part.parsed for part in self.parts]
+        costs = [parsed for part in self.parts for parsed in (part.parsed, *part.parsed.events)]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
             [*(p for parsed in costs for p in parsed.known), *told, *self.sets.known],

@@ -281,6 +281,11 @@ class AmbiguitySet(Theta, ABC):
         return []
 
     @property
+    def events(self) -> tuple[AmbiguitySet, ...]:
+        """The sets of events, where it is a mixture of such: second stages have a rule for each."""
+        return ()
+
+    @property
     def own_rules(self) -> int:
         """How many decision rules there are where all of ``y`` is seen: one for every atom, or one."""
         return 1

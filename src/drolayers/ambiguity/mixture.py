@@ -92,6 +92,11 @@ class Mixture(AmbiguitySet):
         return f"Mixture({inner}{'' if self.kind is None else f', kind={self.kind!r}'})"
 
     @property
+    def events(self) -> tuple[AmbiguitySet, ...]:
+        """They."""
+        return self.sets
+
+    @property
     def needs_nominal(self) -> bool:
         """Whether one of the sets does."""
         return any(part.needs_nominal for part in self.sets)

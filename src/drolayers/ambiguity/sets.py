@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, final
 
 import cvxpy as cp
 import torch
@@ -21,6 +21,17 @@ from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
 T = TypeVar("T")
+
+
+def check_sets(sets: Iterable[Any], y: Uncertain) -> None:
+    """Refuses what is no set, and sets over another uncertain vector."""
+    for other in sets:
+        if not isinstance(other, AmbiguitySet):
+            raise ModelError(f"ambiguity= must be a set such as dro.MomentSet, not {type(other).__name__}.")
+        if other.y is not y:
+            raise ModelError(
+                f"{other} is a set over another uncertain vector than the cost's: make both from one dro.Uncertain."
+            )
 
 
 @final
@@ -41,13 +52,7 @@ class Sets(Theta):
     def __init__(self, members: Sequence[AmbiguitySet], distances: Sequence[AmbiguitySet] = ()) -> None:
         self.members = tuple(members)
         self.y: Uncertain = self.members[0].y
-        for other in (*self.members, *distances):
-            if not isinstance(other, AmbiguitySet):
-                raise ModelError(f"ambiguity= must be a set such as dro.MomentSet, not {type(other).__name__}.")
-            if other.y is not self.y:
-                raise ModelError(
-                    f"{other} is a set over another uncertain vector than the cost's: make both from one dro.Uncertain."
-                )
+        check_sets((*self.members, *distances), self.y)
         for ball in distances:
             if not isinstance(ball, Wasserstein):
                 raise ModelError(

@@ -50,6 +50,7 @@ class Lifting:
         atoms: number of atoms that have rules of their own; then only they know the lifted components.
         alike: whether the user's decisions have one rule for all atoms nevertheless.
         owner: the set whose components they are.
+        events: where that is a mixture, what the rules of second stages may respond to in each event.
     """
 
     dim: int
@@ -57,12 +58,14 @@ class Lifting:
     atoms: int = 1
     alike: bool = False
     owner: object = None
+    events: tuple[Lifting, ...] = ()
     rules: dict[int, AffineRule] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ambiguity: Any, alike: bool = False) -> Lifting:
         """What rules may respond to under a set."""
-        return cls(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, alike, ambiguity)
+        events = tuple(cls.of(event) for event in ambiguity.events)
+        return cls(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, alike, ambiguity, events)
 
     def rule(self, decision: Adaptive, inner: bool = False) -> AffineRule:
         """The rule of a decision, made once; ``inner`` where it belongs to a second stage."""

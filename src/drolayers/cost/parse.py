@@ -55,6 +55,7 @@ class PiecewiseCost:
         owner: the set whose components they are.
         own: ``(atoms, columns)``: rows are those of the first atom's rules; where their columns are for each atom.
         conservative: whether decision rules stand in it, so that the worst case can only be bounded from above.
+        events: the same for every event of a mixture, where second stages have rules of their own in each.
     """
 
     y: Uncertain
@@ -74,6 +75,7 @@ class PiecewiseCost:
     owner: object
     own: np.ndarray
     conservative: bool
+    events: tuple[PiecewiseCost, ...] = ()
 
     @property
     def deterministic(self) -> cp.Expression:
@@ -161,6 +163,7 @@ def parse_entries(
     if size > 1 and (lowered.epigraphs or lowered.curves or lowered.stages or adaptive):
         flat = cp.vec(cost, order="F")
         return [parse(flat[k], y, lifting) for k in range(size)]
+    events = lifting.events if lowered.stages and not adaptive else ()
     rules = [*(lifting.rule(v) for v in adaptive), *(lifting.rule(v, inner=True) for v in lowered.stages)]
     for v in adaptive:
         if v.y is not y:
@@ -279,6 +282,7 @@ def parse_entries(
                 owner=lifting.owner,
                 own=own,
                 conservative=bool(rules),
+                events=tuple(parse(cost, y, event, forbidden, equations) for event in events),
             )
         )
     return costs

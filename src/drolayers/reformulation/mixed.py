@@ -52,16 +52,18 @@ def worst_case_under(
         worst = formulate(costs, ambiguity, everywhere, probe, named, apart)
         return worst, Probes(() if worst.probe is None else (worst.probe,))
     (parsed,) = costs
-    # What no event changes is said once.
-    nothing = parsed.constant.combine(sp.csr_array((1, 1)))
-    no_rows = parsed.equations.take(np.zeros(0, dtype=np.int64))
-    uncertain = replace(parsed, certain=(), constant=nothing, constraints=(), equations=no_rows)
-    found = [formulate([uncertain], part, everywhere, probe, named) for part in ambiguity.sets]
-    count = len(found)
+    # What no event changes is said once: all but second stages, which have a rule for each.
+    said = vanishing(parsed, parsed.stack) if not parsed.events else []
+    plain = replace(parsed, constraints=(), equations=parsed.equations.take(np.zeros(0, dtype=np.int64)))
+    count = len(ambiguity.sets)
+    found = []
+    for part, own in zip(ambiguity.sets, parsed.events or [plain] * count, strict=True):
+        uncertain = replace(own, certain=(), constant=own.constant.combine(sp.csr_array((1, 1))))
+        found.append(formulate([uncertain], part, everywhere, probe, named))
     values, moved = cp.Variable(count, name="v"), cp.Parameter(count, name="event probe") if probe else None
     above = cp.hstack([worst.value for worst in found]) + (np.zeros(count) if moved is None else moved)
     value, constraints = ambiguity.mixed(values, everywhere)
-    constraints = [values >= above, *constraints, *parsed.constraints, *vanishing(parsed, parsed.stack)]
+    constraints = [values >= above, *constraints, *parsed.constraints, *said]
     constraints += [constraint for worst in found for constraint in worst.constraints]
     rows = tuple(worst.probe for worst in found if worst.probe is not None)
     return WorstCase(parsed.deterministic + value, constraints, None), Probes(rows, moved)
