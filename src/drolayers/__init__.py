@@ -82,6 +82,7 @@ _HOME = {
 }
 _MODULES = {
     "baselines": "baselines",
+    "metrics": "metrics",
     "moments": "ambiguity.moments",
     "nominal": "nominal",
     "objectives": "learning.objectives",
