@@ -84,6 +84,7 @@ _HOME = {
 }
 _MODULES = {
     "baselines": "baselines",
+    "metrics": "metrics",
     "moments": "ambiguity.moments",
     "nominal": "nominal",
     "objectives": "learning.objectives",

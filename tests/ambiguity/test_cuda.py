@@ -23,5 +23,9 @@ def test_cuda(kind: SetCase) -> None:
         solution = problem.solve(leaf, None if nominal is None else nominal.to(device))
         (gradient,) = torch.autograd.grad(solution.objective.sum(), leaf)
         found.append((solution.objective, gradient))
-    for here, there in zip(*found, strict=True):
-        torch.testing.assert_close(there.cpu(), here, rtol=1e-5, atol=1e-6)
+    (value, gradient), (other, others) = found
+    torch.testing.assert_close(other.cpu(), value, rtol=1e-7, atol=1e-9)
+    # Multipliers are right to about the root of what values are: on the CPU, too, these gradients differ by 1e-5 from
+    # those of a solve to 1e-12.
+    size = torch.maximum(gradient.norm(dim=1), value.abs())
+    assert bool(((others.cpu() - gradient).norm(dim=1) <= 1e-4 * size).all())

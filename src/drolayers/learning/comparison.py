@@ -21,8 +21,8 @@ from drolayers.projection import Projection
 SHORT = 8
 """A trial is so many times shorter than the training."""
 
-RATES = (3.0 * RATE, RATE / 3.0)
-"""Rates of the second training that are tried beside the usual one."""
+RATES = (3.0 * RATE, 9.0 * RATE, RATE / 3.0)
+"""Rates of the second training that are tried beside the usual one: the second where the first won, else the last."""
 
 FIRST_RATES = (1e-2, RATE)
 """Rates of the first training that are tried."""

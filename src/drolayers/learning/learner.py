@@ -331,7 +331,11 @@ class DecisionFocusedLearner(Judged, Decider):
         questions: list[Callable[[Choice], list[Choice]]] = [
             lambda best: [replace(best, projection=other) for other in projections[1:]],
             lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
-            lambda best: [replace(best, stage=best.stage.but(rate=other)) for other in rates[1:]],
+            lambda best: [replace(best, stage=best.stage.but(rate=rate)) for rate in rates[1:2]],
+            # Where the larger rate won, larger still; else a smaller one.
+            lambda best: [
+                replace(best, stage=best.stage.but(rate=rate)) for rate in rates[2 + (best.stage.rate == RATE) :][:1]
+            ],
         ]
         comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
 
