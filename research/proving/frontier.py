@@ -2,8 +2,8 @@
 
     python -m research prove frontier --jobs 2 --out runs/frontier
 
-Problems, points and shifts are those of the robustness experiment (``research/experiments/robustness.py``), learnt from 100
-and 250 points with its settings. "fitted set" stops after the first training, "no set" trains points on decisions; the
+Problems and shifts are those of the robustness experiment (``research/experiments/robustness.py``), learnt from 100 and
+250 points with its settings. "fitted set" stops after the first training, "no set" trains points on decisions; the
 others train sets on an objective: the mean, the CVaR of the realised cost, the worst shift of a batch, or the
 certificate score at two levels. Figures are the mean and the 95 % CVaR of the loss on a large test sample.
 """
