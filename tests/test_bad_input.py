@@ -65,7 +65,7 @@ def test_models_are_refused(wrong) -> None:
         lambda: {"training": dro.Stage(patience=0)},
         lambda: {"training": dro.Stage(temperature="a")},
         lambda: {"training": 30},
-        lambda: {"objective": "mean"},
+        lambda: {"objective": "median"},
     ],
 )
 def test_learners_are_refused(setting) -> None:

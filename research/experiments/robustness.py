@@ -63,13 +63,14 @@ def tasks(quick: bool, seeds: int | range, protocols: Sequence[str]) -> list[Tas
 def run(task: Task, work: Path) -> Outcome:
     """Fit one family of methods to a few points and judge it under every shift."""
     quick, points = task.protocol == "quick", int(task.columns["points"])
-    made = _newsvendor if task.columns["problem"] == "newsvendor" else _portfolio
     risk = LEVEL if task.method == "sets-cvar" else None
-    built, training, contexts, losses, best = made(points, task.seed, 500 if quick else TEST, risk)
+    built, training, contexts, losses, best = made(str(task.columns["problem"]))(
+        points, task.seed, 500 if quick else TEST, risk
+    )
     # The reference needs no training, so it comes along with one of the families.
-    rows = _judged(REFERENCE, best, losses) if task.method == "averages" else []
+    rows = judged(REFERENCE, best, losses) if task.method == "averages" else []
     for name, policy in _policies(task, built, training, work).items():
-        rows += _judged(name, policy.decide(contexts), losses)
+        rows += judged(name, policy.decide(contexts), losses)
     return Outcome(rows)
 
 
@@ -93,6 +94,11 @@ def _policies(task: Task, built: Newsvendor | Portfolio, training: Data, work: P
 
 
 Losses = dict[str, Callable[[Any], Array]]
+
+
+def made(problem: str) -> Callable[[int, int, int, float | None], tuple[Any, Data, Array, Losses, Any]]:
+    """What makes a problem and its data from points, seed, size of the test and level of risk."""
+    return _newsvendor if problem == "newsvendor" else _portfolio
 
 
 def _newsvendor(points: int, seed: int, count: int, risk: float | None) -> tuple[Newsvendor, Data, Array, Losses, Any]:
@@ -134,7 +140,7 @@ def _loss(built: Portfolio, Y: Array, decision: Any) -> Array:
     return -10 * (built.weights(decision) * Y).sum(1)
 
 
-def _judged(method: str, decision: Any, losses: Losses) -> list[Row]:
+def judged(method: str, decision: Any, losses: Losses) -> list[Row]:
     """Mean and CVaR under every shift, over the test points that have a decision, and the share that has none."""
     rows = []
     for shift, loss in losses.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,7 +13,7 @@ from drolayers.errors import ModelError
 from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
 
-BENCHMARKS = ("battery", "pyepo")
+BENCHMARKS = ("battery", "frontier", "pyepo")
 TABLE = "table.md"
 
 
@@ -27,10 +28,9 @@ def prove(
             raise ModelError("The battery needs its data: give --data path/to/battery.npz (chrisyeh96/e2e-conformal).")
         run: Run = partial(module.run, data=data.resolve())
         tasks = module.tasks(seeds, quick)
-    elif benchmark == "pyepo":
-        from research.proving import pyepo
-
-        run, tasks = pyepo.run, pyepo.tasks(seeds, quick)
+    elif benchmark in BENCHMARKS:
+        other = import_module(f"research.proving.{benchmark}")
+        run, tasks = other.run, other.tasks(seeds, quick)
     else:
         raise ModelError(f"There is no benchmark {benchmark!r}: choose from {list(BENCHMARKS)}.")
     known = {task.method for task in tasks}

@@ -16,6 +16,7 @@ from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
 from drolayers.learning.data import examples, split
 from drolayers.learning.policy import Decider
+from drolayers.learning.settings import RATE
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
 
@@ -63,14 +64,14 @@ class NoSet(Decider):
         checked_problem(self.problem, "NoSet")
         everything = examples(self.problem, Z, Y, known)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
-        self.n_features_in_ = training.Z.shape[1]
+        self.n_features_in_, rate = training.Z.shape[1], self.pretraining.rate
         model, first = fit_mean(
             training,
             held_out,
             hidden=self.model.hidden,
             degree=self.model.degree,
             epochs=self.pretraining.epochs,
-            lr=number("The rate of NoSet's pretraining", self.pretraining.rate),
+            lr=RATE if rate == "auto" else number("The rate of NoSet's pretraining", rate),
             batch_size=self.pretraining.items(len(training)),
             seed=self.seed,
         )

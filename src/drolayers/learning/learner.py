@@ -330,12 +330,13 @@ class DecisionFocusedLearner(Judged, Decider):
         choice = Choice(projections[0], stage.but(gradient=gradients[0], rate=rates[0]))
         questions: list[Callable[[Choice], list[Choice]]] = [
             lambda best: [replace(best, projection=other) for other in projections[1:]],
-            lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
             lambda best: [replace(best, stage=best.stage.but(rate=rate)) for rate in rates[1:2]],
             # Where the larger rate won, larger still; else a smaller one.
             lambda best: [
                 replace(best, stage=best.stage.but(rate=rate)) for rate in rates[2 + (best.stage.rate == RATE) :][:1]
             ],
+            # Gradients last: what is quick at the start need not be what gets far, and a good rate gets farther.
+            lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
         ]
         comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
 

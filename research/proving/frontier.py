@@ -1,0 +1,60 @@
+"""What training keeps of the insurance: mean against tail of several objectives, with and without a shift.
+
+    python -m research prove frontier --jobs 2 --out runs/frontier
+
+Problems and shifts are those of the robustness experiment (``research/experiments/robustness.py``), learnt from 100 and
+250 points with its settings. "fitted set" stops after the first training, "no set" trains points on decisions; the
+others train sets on an objective: the mean, the CVaR of the realised cost, the worst shift of a batch, or the
+certificate score at two levels. Figures are the mean and the 95 % CVaR of the loss on a large test sample.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from drolayers import baselines
+from drolayers.learning import DecisionFocusedLearner, Trainer
+from drolayers.learning.objectives import Certificate, CVaR, Shift
+from drolayers.nominal import KNN
+from research.experiments.protocols import PROTOCOLS
+from research.experiments.robustness import PROBLEMS, TEST, judged, made
+from research.experiments.task import Outcome, Task
+
+POINTS = (100, 250)
+FITTED, NO_SET = "fitted set", "no set"
+OBJECTIVES: dict[str, Any] = {
+    "mean": "mean",
+    "CVaR 0.8": CVaR(0.8),
+    "shift 0.5": Shift(0.5),
+    "certificate 0.5": Certificate(0.5),
+    "certificate 0.8": Certificate(0.8),
+}
+
+
+def tasks(seeds: int, quick: bool = False) -> list[Task]:
+    """Every objective on every problem, number of points and draw."""
+    return [
+        Task("frontier", "strong", name, (("problem", problem), ("points", points)), seed)
+        for seed in range(seeds)
+        for problem in PROBLEMS
+        for points in (POINTS[:1] if quick else POINTS)
+        for name in (*OBJECTIVES, FITTED, NO_SET)
+    ]
+
+
+def run(task: Task, work: Path) -> Outcome:
+    """One objective on one draw."""
+    warnings.simplefilter("ignore")
+    problem, points = str(task.columns["problem"]), int(task.columns["points"])
+    built, training, contexts, losses, _ = made(problem)(points, task.seed, TEST, None)
+    settings = PROTOCOLS[f"robustness-{problem}"]["strong"]
+    trainer = Trainer(progress=False, budget=0.0)
+    if task.method == NO_SET:
+        policy: Any = baselines.NoSet(built.problem, seed=task.seed, trainer=trainer, **settings.baselines["no-set"])
+    else:
+        shared = {"nominal": KNN(k=settings.k(points)), "trainer": trainer, "seed": task.seed, **settings.learner}
+        chosen = {"training": None} if task.method == FITTED else {"objective": OBJECTIVES[task.method]}
+        policy = DecisionFocusedLearner(built.problem, **{**shared, **chosen})
+    return Outcome(judged(task.method, policy.fit(*training).decide(contexts), losses))
