@@ -341,6 +341,7 @@ def test_a_learner_trains() -> None:
     assert np.isfinite(learner.score(Z, Y))
     assert all(np.isfinite(rate) for rate in learner.violations(Z, Y).values())
     decided = learner.decide(Z[:3])
+    np.testing.assert_allclose(learner.predict(Z[:3]), decided[problem.variables[0]])
     loss = problem.loss({v: torch.as_tensor(value) for v, value in decided.items()}, torch.as_tensor(Y[:3]))
     assert bool(loss.isfinite().all())
     bought = learner.decision(Z[:3]).rule[short](torch.as_tensor(Y[:3]))

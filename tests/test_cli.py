@@ -219,3 +219,26 @@ def test_help_is_worth_reading(arguments: list[str]) -> None:
 def test_help_does_not_import_torch() -> None:
     code = "import sys, drolayers.cli; assert not {'torch', 'cvxpy', 'lightning'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_rules_are_no_columns(tmp_path: Path) -> None:
+    """Of a problem with adaptive decisions the columns are those of today's, and no average without a set is beside."""
+    (tmp_path / "shop.py").write_text(
+        ASSETS.split("y = ")[0]
+        + """
+y = dro.Uncertain(5, support=dro.support.Box(-2.0, 2.0))
+stock, buy = cp.Variable(5, name="stock"), dro.Adaptive(5, to=y, nonneg=True)
+rules = [dro.always(stock + buy >= y)]
+problem = dro.DecisionProblem(cp.sum(stock) + 3 * cp.sum(buy), rules, dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+learner = dro.DecisionFocusedLearner(problem, pretraining=dro.Stage(epochs=1), training=None)
+"""
+    )
+    data, out, asked = returns(tmp_path / "data.csv"), str(tmp_path / "out"), contexts(tmp_path / "asked.csv")
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "shop.py"), str(data), "--out", out, "-q"])
+    assert result.exit_code == 0, result.output
+    assert "prediction-focused" in result.output
+    assert "sample average" not in result.output
+    result = CliRunner().invoke(app, ["decide", out, str(asked)])
+    assert result.exit_code == 0, result.output
+    header = next(csv.reader(StringIO(result.stdout)))
+    assert header == [*(f"stock_{k}" for k in range(1, 6)), "status"]

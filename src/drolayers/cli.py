@@ -261,8 +261,11 @@ def _compare(
     from drolayers.baselines import WeightedSampleAverage
 
     first, rest = data[:kept], data[kept:]
-    average = WeightedSampleAverage(problem).fit(first.Z, first.Y, known=first.known)
-    policies: dict[str, Any] = {"weighted sample average": average, **learners}
+    policies: dict[str, Any] = dict(learners)
+    # Rules, and prices of distances, belong to sets, and an average has none.
+    if not problem.adaptive and all(part.price is None for part in problem.parts):
+        average = WeightedSampleAverage(problem).fit(first.Z, first.Y, known=first.known)
+        policies = {"weighted sample average": average, **learners}
     rows = []
     for name, policy in policies.items():
         decided = policy.decide(rest.Z, rest.known)

@@ -344,7 +344,7 @@ class DecisionFocusedLearner(Judged, Decider):
         """The gradient that a training takes: "auto" where there is no choice to be made."""
         layer = self.pipeline_.layer
         able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
-        free = set(self.problem.variables) - set(self.problem.integer_variables)
+        free = {*self.problem.variables, *self.problem.coefficients} - set(self.problem.integer_variables)
         if stage.gradient != "auto" or isinstance(layer.gradient, Smoothed) or not able or not free:
             return stage.gradient
         z, _, rows, known = training.batch(list(range(min(len(training), 50))))
