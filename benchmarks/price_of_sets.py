@@ -51,10 +51,15 @@ SETS = [
     Row("`Divergence`, total variation, 0.1", lambda y, n: dro.Divergence(y, n, "tv")),
     Row("`Wasserstein`, order 1", lambda y, n: dro.Wasserstein(y, n)),
     Row("`Wasserstein`, order 2", lambda y, n: dro.Wasserstein(y, n, norm=2, order=2)),
+    Row("`Wasserstein`, order ∞", lambda y, n: dro.Wasserstein(y, n, norm=np.inf, order=np.inf)),
     Row("`Mean`, `Variance`", lambda y, n: dro.MomentSet(y, [m.Mean(), m.Variance()])),
     Row("`Norm(1)`, `SquaredNorm`", lambda y, n: dro.MomentSet(y, [m.Norm(1), m.SquaredNorm()])),
     Row("`SquaredNorm`", lambda y, n: dro.MomentSet(y, [m.SquaredNorm()])),
     Row("`Norm(1)`", lambda y, n: dro.MomentSet(y, [m.Norm(1)])),
+    Row("`MeanCovariance`", lambda y, n: dro.MeanCovariance(y)),
+    Row("`Outcomes`, box", lambda y, n: dro.Outcomes(y, "box")),
+    Row("`Outcomes`, ellipsoid", lambda y, n: dro.Outcomes(y, "ellipsoid")),
+    Row("`Outcomes`, budget", lambda y, n: dro.Outcomes(y, "budget")),
     Row("`Mixture` of two `Mean`, `Variance`", rainy),
 ]
 
