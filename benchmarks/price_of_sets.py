@@ -1,11 +1,16 @@
 """What every set asks on a newsvendor: its value, its decision, what that costs on new data, and seconds.
 
     python benchmarks/price_of_sets.py [--points 30] [--batch 100] [--only mixture]
+    python benchmarks/price_of_sets.py --battery path/to/battery.npz
 
 Four products, a unit costs 1, demand that is missed 4, what is left over 0.5. Every set is put around the same sample:
 its typical parameters, projected so that it holds the sample where a projection exists. Times are processor time, that
 of a decision as one of a batch. A set is one line of ``SETS``;
-one with parameters of its own choice names them. Printed as the table of docs/howto/which-set.md.
+one with parameters of its own choice names them. Printed as the tables of docs/howto/which-set.md.
+
+With the battery of Yeh et al. (research/problems/battery.py says where its data are from) every set is put around the
+20 days that are most like each of ``--batch`` test days, in the same way; its decision is paid for at the prices that
+came.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
@@ -69,11 +75,16 @@ def demand(rng: np.random.Generator, count: int) -> np.ndarray:
     return rng.gamma(9.0, MEANS / 9.0, (count, ITEMS)) * rng.uniform(0.8, 1.2, (count, 1))
 
 
+def typical(ambiguity: AmbiguitySet, Y: Tensor, given: Mapping[str, float]) -> Tensor:
+    """Typical parameters of a set for a sample."""
+    found = {name: value.centre[None].double() for name, value in ambiguity.typical(Y).items()}
+    found |= {name: torch.full_like(found[name], value) for name, value in given.items()}
+    return ambiguity.pack(found).double()
+
+
 def fitted(ambiguity: AmbiguitySet, Y: Tensor, given: Mapping[str, float]) -> Tensor:
     """Typical parameters, moved so that the set holds the sample."""
-    typical = {name: value.centre[None].double() for name, value in ambiguity.typical(Y).items()}
-    typical |= {name: torch.full_like(typical[name], value) for name, value in given.items()}
-    theta = ambiguity.pack(typical).double()
+    theta = typical(ambiguity, Y, given)
     try:
         return dro.Projection(ambiguity)(theta, around(Y))
     except dro.ModelError:
@@ -109,14 +120,49 @@ def priced(row: Row, Y: Tensor, fresh: Tensor, batch: int) -> str:
     return f"| {row.name} | {value:.1f} | {total:.1f} | {size} | {times} |"
 
 
+def priced_battery(row: Row, path: Path, days: int, neighbours: int = 20) -> str:
+    """One line of the battery's table: certified and realised cost of a day, its tail, energy sold, seconds."""
+    from research.problems.battery import Battery, prices
+    from research.problems.battery import days as split
+
+    X, Y, mean, deviation = prices(path)
+    parts = split(X, Y, False, 0)
+    start = time.process_time()
+    built = Battery(mean, deviation, lambda y: row.make(y, neighbours))
+    seconds = [time.process_time() - start]
+    nominal = dro.nominal.KNN(k=neighbours).fit(*parts.training)
+    Z, outcomes = (torch.as_tensor(part[:days]) for part in parts.test)
+    around_each, ambiguity = nominal(Z), built.problem.ambiguity
+    theta = torch.cat([typical(ambiguity, atoms, row.given) for atoms in around_each.atoms])
+    theta = dro.Projection(ambiguity)(theta, around_each) if ambiguity.size else theta
+    start = time.process_time()
+    decision = dro.DROLayer(built.problem)(theta, around_each if ambiguity.needs_nominal else None)
+    seconds.append((time.process_time() - start) / days)
+    losses = built.problem.loss(decision.best, outcomes)[decision.ok]
+    tail = losses[losses >= losses.quantile(TAIL)].mean()
+    sold = decision.best[built.discharge][decision.ok].sum(1).mean()
+    figures = [float(decision.value[decision.ok].mean()), float(sold), float(losses.mean()), float(tail)]
+    times = f"{1e3 * seconds[0]:.0f} | {1e3 * seconds[1]:.1f}"
+    return f"| {row.name} | {' | '.join(f'{figure:.2f}' for figure in figures)} | {times} |"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=30)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--battery", type=Path, help="battery.npz: the other table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.battery:
+        print("| set | certified | sold | mean cost | mean of the worst 5 % | build, ms | decide, ms |")
+        print("|---|---|---|---|---|---|---|")
+        for row in SETS:
+            # Days are not of two kinds here.
+            if options.only.lower() in row.name.lower() and row.make is not rainy:
+                print(priced_battery(row, options.battery, options.batch), flush=True)
+        return
     rng = np.random.default_rng(0)
     Y, fresh = (torch.as_tensor(demand(rng, count)) for count in (options.points, FRESH))
     chosen = [row for row in SETS if options.only.lower() in row.name.lower()]
