@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +170,19 @@ class Interrupted(nn.Module):
         return self.inner(z)
 
 
+@pytest.fixture
+def _audible() -> Iterator[None]:
+    """Processes in the background do not hear Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_audible")
 def test_ctrl_c_is_a_keyboard_interrupt_now_and_afterwards(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, resume=False, model=Interrupted(6))
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
