@@ -291,7 +291,7 @@ def test_one_nominal_distribution_serves_all_events() -> None:
 
 
 def test_learning() -> None:
-    """The learner trains mixtures from typical values; fitting them without decisions is refused in words."""
+    """The learner trains mixtures; that the radius of a ball among them is not fitted to data is said."""
     y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
     sets = {"calm": dro.MomentSet(y, [m.SquaredNorm()]), "wild": dro.Wasserstein(y.within(dro.support.Box(lo=0.5)), 5)}
     problem = dro.DecisionProblem(newsvendor(y, x), [], dro.Mixture(sets))

@@ -171,6 +171,11 @@ class Mixture(AmbiguitySet):
             return self.split(one)
         return [_inside(part.y, one) for part in self.sets]
 
+    def allowed(self, nominal: Nominal) -> Float[Tensor, "batch event"]:
+        """How much of a nominal distribution each event allows."""
+        outside = [_outside(part.y, nominal.atoms.detach()) for part in self.sets]
+        return torch.stack([nominal.weights.masked_fill(out, 0.0).sum(1) for out in outside], 1)
+
     def _checked(self, nominal: Any, batch: int) -> Nominal:
         """One nominal distribution."""
         given = (self.y.rows(nominal[0], 2), nominal[1]) if _pair(nominal) else nominal

@@ -290,10 +290,12 @@ class DecisionFocusedLearner(Judged, Decider):
     def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
         sets, stage = self.problem.sets, self.pretraining
-        if self.training is None and any(one.size and not isinstance(one, FITTED) for one in sets.members):
+        if self.training is None and any(
+            part.size and not isinstance(part, FITTED) for one in sets.members for part in one.events or (one,)
+        ):
             warnings.warn(
-                "Prediction-focused training does not determine the radius of a ball around the data, nor a "
-                "mixture: they stay at typical values. Give training=dro.Stage() to learn them.",
+                "Prediction-focused training does not determine the radius of a ball around the data: it stays at a "
+                "typical value. Give training=dro.Stage() to learn it.",
                 stacklevel=3,
             )
         if stage is None or not stage.epochs:

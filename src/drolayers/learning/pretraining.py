@@ -30,9 +30,10 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.image import Matrix
+from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moment_set import MomentSet
-from drolayers.ambiguity.nominal import Pair
+from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import Learn
 from drolayers.ambiguity.sets import Sets
 
@@ -181,10 +182,77 @@ class GaussianLoss:
         )
 
 
-def prediction_loss(ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> PredictionLoss | GaussianLoss | None:
+class MixtureLoss:
+    """Those of the events, each around what it allows of the nominal distribution, and how often they come.
+
+    Weights that are learnt are fitted to the shares of the nominal distribution that events allow, where that tells
+    them apart. An event that allows nothing of it is left alone, as are balls around data.
+
+    Args:
+        ambiguity: the mixture.
+        Y: training outcomes, for typical values.
+    """
+
+    def __init__(self, ambiguity: Mixture, Y: Float[Tensor, "n dim"]) -> None:
+        self.ambiguity = ambiguity
+        points = Nominal(Y[:, None].double(), torch.ones(len(Y), 1, dtype=torch.float64))
+        mine = ambiguity.allowed(points) > 0
+        found = (
+            (i, prediction_loss(part, Y[mine[:, i]] if bool(mine[:, i].any()) else Y))
+            for i, part in enumerate(ambiguity.sets)
+        )
+        self._losses = {i: loss for i, loss in found if loss is not None}
+        self._weighs = ambiguity.given is None and not bool(mine.all())
+        losses = self._losses.values()
+        self.locates: bool = self._weighs or any(loss.locates for loss in losses)
+        """Whether a location, or how often events come, is to be fitted."""
+        self.fits: bool = self._weighs or any(loss.fits for loss in losses)
+        """Whether there is anything to be fitted."""
+        self.scale: Tensor = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
+
+    def __call__(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Pair,
+        phase: Phase,
+        outcomes: Float[Tensor, "batch dim"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
+        around = Nominal(*nominal).to(theta)
+        if outcomes is None:
+            return self._total(theta, around, phase)
+        first = self.at_outcomes(theta, outcomes)
+        return first if phase == "location" else first + self._total(theta, around, phase)
+
+    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+        """The first terms at single outcomes."""
+        return self._total(theta, Nominal(outcomes[:, None], torch.ones_like(outcomes[:, :1])).to(theta), "location")
+
+    def _total(self, theta: Tensor, nominal: Nominal, phase: Phase) -> Float[Tensor, ""]:
+        """Those of all events."""
+        mixture, mass = self.ambiguity, self.ambiguity.allowed(nominal)
+        total = theta.new_zeros(())
+        if self._weighs:
+            missed = mixture.probabilities(theta) - mass / mass.sum(1, keepdim=True).clamp(min=1e-300)
+            total = total + missed.square().sum(1).mean()
+        each = mixture.each(nominal, theta)
+        for i, loss in self._losses.items():
+            rows, around = (mass[:, i] > 0).nonzero()[:, 0], each[i]
+            if len(rows) and loss.fits and around is not None:
+                own = mixture.theta_of(theta, i)[rows]
+                total = total + loss(own, around.at(rows), phase) * len(rows) / len(theta)
+        return total
+
+
+Loss = PredictionLoss | GaussianLoss | MixtureLoss
+
+
+def prediction_loss(ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> Loss | None:
     """What fits a set to data; None for balls around them, whose radius no data determine."""
     if isinstance(ambiguity, MomentSet):
         return PredictionLoss(ambiguity, Y)
+    if isinstance(ambiguity, Mixture):
+        return MixtureLoss(ambiguity, Y)
     return GaussianLoss(ambiguity) if isinstance(ambiguity, Centred) else None
 
 
