@@ -46,6 +46,13 @@ def test_the_loss_is_the_sum_of_those_of_the_events() -> None:
     share = torch.tensor([[0.5, 0.5], [0.0, 1.0]]).double()
     often = (mixture.probabilities(theta) - share).square().sum(1).mean()
     torch.testing.assert_close(loss(theta, nominal, "bound"), often + own + sum(dry) / 2)
+    # Locations that are fitted to outcomes do not see the neighbours.
+    theta.requires_grad_()
+    outcomes = torch.tensor([[2.5], [6.5]]).double()
+    values = loss(theta, nominal, "bound", outcomes), loss.at_outcomes(theta, outcomes)
+    whole, first = (mixture.unpack(torch.autograd.grad(value, theta)[0]) for value in values)
+    for name in ("weights", "wet.0.mu", "dry.centre"):
+        torch.testing.assert_close(whole[name], first[name])
 
 
 def test_a_learner_finds_how_often_events_come_and_where() -> None:

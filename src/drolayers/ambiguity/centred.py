@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.parameters import Typical, columns, deviation
 from drolayers.amounts import Told
@@ -121,6 +122,16 @@ class Centred(AmbiguitySet):
             never = (solution.status == int(Status.INFEASIBLE)).to(found.device)
             found[outside] = solution.objective.to(found).masked_fill(never, torch.inf)
         return found
+
+    def suspect(
+        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
+    ) -> Bool[Tensor, "batch"]:
+        """A size below zero, or a centre outside the support."""
+        return self._negative(theta) | self.outside(theta, known)
+
+    @abstractmethod
+    def _negative(self, theta: Tensor) -> Bool[Tensor, "batch"]:
+        """Items with a size below zero."""
 
     def outside(self, theta: Float[Tensor, "batch theta"], known: Told | None) -> Bool[Tensor, "batch"]:
         """Items whose centre may lie outside the support."""

@@ -135,12 +135,6 @@ class MeanCovariance(Centred):
         parts = self.values(theta)
         return undone(parts["factor"], y.to(parts["mu"]) - parts["mu"][:, None])
 
-    def suspect(
-        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
-    ) -> Bool[Tensor, "batch"]:
-        """A negative bound, or mu outside the support."""
-        return self._negative(theta) | self.outside(theta, known)
-
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
     ) -> Float[Tensor, "batch"]:

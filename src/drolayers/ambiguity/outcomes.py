@@ -193,12 +193,6 @@ class Outcomes(Centred):
         away = y.to(width) - parts["centre"][:, None]
         return self._multiple * away / width[:, None], width.log().sum(1)
 
-    def suspect(
-        self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
-    ) -> Bool[Tensor, "batch"]:
-        """A negative radius, or a centre outside the support."""
-        return self._negative(theta) | self.outside(theta, known)
-
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
     ) -> Float[Tensor, "batch"]:

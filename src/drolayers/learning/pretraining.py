@@ -21,7 +21,9 @@ instead, which are unbiased; bounds cannot, since a single outcome has no spread
 from __future__ import annotations
 
 import warnings
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float
@@ -48,7 +50,45 @@ def _learns_matrix(moment: Moment) -> bool:
     return isinstance(image, Matrix) and isinstance(image.A, Learn)
 
 
-class PredictionLoss:
+class SetLoss(ABC):
+    """What fits one set to data: a term for locations, and one for bounds with the locations held fixed.
+
+    Attributes:
+        locates: whether a location is to be fitted; where all are given, bounds alone are.
+        fits: whether there is anything to be fitted.
+        scale: in which the terms are counted.
+    """
+
+    locates: bool
+    fits: bool
+    scale: Tensor
+
+    def __call__(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        nominal: Pair,
+        phase: Phase,
+        outcomes: Float[Tensor, "batch dim"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
+        first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
+        return first if phase == "location" else first + self.bounds(theta, nominal)
+
+    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+        """The term of the locations at single outcomes."""
+        return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
+
+    @abstractmethod
+    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """The term of the locations."""
+
+    @abstractmethod
+    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """The term of everything else."""
+
+
+@final
+class PredictionLoss(SetLoss):
     """The two-term loss of a moment set; relative to typical values, so that no moment drowns another.
 
     Args:
@@ -70,9 +110,7 @@ class PredictionLoss:
             )
         fitted = [name for name in typical if name not in self.skipped and name.split(".")[-1] != "sigma"]
         self.locates = bool(fitted)
-        """Whether a location is to be fitted; where all are given, bounds alone are."""
         self.fits = bool(fitted) or any(moment.sigma is None for moment in ambiguity.moments)
-        """Whether there is anything to be fitted."""
         self._learnt = [moment.sigma is None for moment in ambiguity.moments for _ in range(moment.bounds)]
         self._located = [i not in self._whitened for i, m in enumerate(ambiguity.moments) for _ in range(m.bounds)]
         centres, scales = (
@@ -84,25 +122,14 @@ class PredictionLoss:
         self.scale = torch.where(torch.tensor(self._learnt), torch.cat(ambiguity.sigmas(scales), 1)[0], sizes)
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
-    def __call__(
-        self,
-        theta: Float[Tensor, "batch theta"],
-        nominal: Pair,
-        phase: Phase,
-        outcomes: Float[Tensor, "batch dim"] | None = None,
-    ) -> Float[Tensor, ""]:
-        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
-        first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
-        if phase == "location" or not any(self._learnt):
-            return first
+    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """The second term."""
+        if not any(self._learnt):
+            return theta.new_zeros(())
         expected = self._expected(theta.detach(), nominal)
         sigma = torch.cat(self.ambiguity.sigmas(theta), 1)
         missed = ((expected - sigma) / self.scale.to(theta))[:, self._learnt]
-        return first + missed.abs().sum(1).mean()
-
-    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
-        """The first term at single outcomes."""
-        return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
+        return missed.abs().sum(1).mean()
 
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
         """The first term, and for matrices the likelihood."""
@@ -133,7 +160,8 @@ class PredictionLoss:
         return self.ambiguity.pack(parts)
 
 
-class GaussianLoss:
+@final
+class GaussianLoss(SetLoss):
     """The negative logarithm of the normal density that a set around a centre stands for, up to a constant.
 
     Args:
@@ -143,26 +171,13 @@ class GaussianLoss:
     def __init__(self, ambiguity: Centred) -> None:
         self.ambiguity = ambiguity
         self.locates = ambiguity.location in ambiguity.parameters
-        """Whether the centre is to be fitted."""
         self.fits = self.locates or ambiguity.extent in ambiguity.parameters
-        """Whether there is anything to be fitted."""
         self.scale = torch.ones(ambiguity.y.dim, dtype=torch.float64)
         """Of every coordinate; deviations in units of the set have none of their own."""
 
-    def __call__(
-        self,
-        theta: Float[Tensor, "batch theta"],
-        nominal: Pair,
-        phase: Phase,
-        outcomes: Float[Tensor, "batch dim"] | None = None,
-    ) -> Float[Tensor, ""]:
-        """The mean loss of a batch; centres are fitted to outcomes where they are given."""
-        first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
-        return first if phase == "location" else first + self._likelihood(self._free(theta, location=False), nominal)
-
-    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
-        """The part of the centre at single outcomes."""
-        return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
+    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """The part of the shape."""
+        return self._likelihood(self._free(theta, location=False), nominal)
 
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
         """The part of the centre; the shape says in which units deviations are counted."""
@@ -182,7 +197,8 @@ class GaussianLoss:
         )
 
 
-class MixtureLoss:
+@final
+class MixtureLoss(SetLoss):
     """Those of the events, each around what it allows of the nominal distribution, and how often they come.
 
     Weights that are learnt are fitted to the shares of the nominal distribution that events allow, where that tells
@@ -204,50 +220,38 @@ class MixtureLoss:
         self._losses = {i: loss for i, loss in found if loss is not None}
         self._weighs = ambiguity.given is None and not bool(mine.all())
         losses = self._losses.values()
-        self.locates: bool = self._weighs or any(loss.locates for loss in losses)
-        """Whether a location, or how often events come, is to be fitted."""
-        self.fits: bool = self._weighs or any(loss.fits for loss in losses)
-        """Whether there is anything to be fitted."""
-        self.scale: Tensor = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
+        self.locates = self._weighs or any(loss.locates for loss in losses)
+        self.fits = self._weighs or any(loss.fits for loss in losses)
+        self.scale = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
 
-    def __call__(
-        self,
-        theta: Float[Tensor, "batch theta"],
-        nominal: Pair,
-        phase: Phase,
-        outcomes: Float[Tensor, "batch dim"] | None = None,
+    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """How often events come, and the locations of their sets."""
+        found = self._each(theta, nominal, lambda loss: loss.locations)
+        if not self._weighs:
+            return found
+        mass = self.ambiguity.allowed(Nominal(*nominal).to(theta))
+        missed = self.ambiguity.probabilities(theta) - mass / mass.sum(1, keepdim=True).clamp(min=1e-300)
+        return found + missed.square().sum(1).mean()
+
+    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """Those of the events' sets."""
+        return self._each(theta, nominal, lambda loss: loss.bounds)
+
+    def _each(
+        self, theta: Tensor, nominal: Pair, term: Callable[[SetLoss], Callable[..., Tensor]]
     ) -> Float[Tensor, ""]:
-        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
-        around = Nominal(*nominal).to(theta)
-        if outcomes is None:
-            return self._total(theta, around, phase)
-        first = self.at_outcomes(theta, outcomes)
-        return first if phase == "location" else first + self._total(theta, around, phase)
-
-    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
-        """The first terms at single outcomes."""
-        return self._total(theta, Nominal(outcomes[:, None], torch.ones_like(outcomes[:, :1])).to(theta), "location")
-
-    def _total(self, theta: Tensor, nominal: Nominal, phase: Phase) -> Float[Tensor, ""]:
-        """Those of all events."""
-        mixture, mass = self.ambiguity, self.ambiguity.allowed(nominal)
-        total = theta.new_zeros(())
-        if self._weighs:
-            missed = mixture.probabilities(theta) - mass / mass.sum(1, keepdim=True).clamp(min=1e-300)
-            total = total + missed.square().sum(1).mean()
-        each = mixture.each(nominal, theta)
+        """One term of all events, each over the items in which it allows something."""
+        mixture, around = self.ambiguity, Nominal(*nominal).to(theta)
+        mass, each, total = mixture.allowed(around), mixture.each(around, theta), theta.new_zeros(())
         for i, loss in self._losses.items():
-            rows, around = (mass[:, i] > 0).nonzero()[:, 0], each[i]
-            if len(rows) and loss.fits and around is not None:
-                own = mixture.theta_of(theta, i)[rows]
-                total = total + loss(own, around.at(rows), phase) * len(rows) / len(theta)
+            rows, own = (mass[:, i] > 0).nonzero()[:, 0], each[i]
+            if len(rows) and loss.fits and own is not None:
+                value = term(loss)(mixture.theta_of(theta, i)[rows], own.at(rows))
+                total = total + value * len(rows) / len(theta)
         return total
 
 
-Loss = PredictionLoss | GaussianLoss | MixtureLoss
-
-
-def prediction_loss(ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> Loss | None:
+def prediction_loss(ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> SetLoss | None:
     """What fits a set to data; None for balls around them, whose radius no data determine."""
     if isinstance(ambiguity, MomentSet):
         return PredictionLoss(ambiguity, Y)
