@@ -8,7 +8,6 @@ this repository.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,12 @@ from numpy.typing import NDArray
 
 import drolayers as dro
 from drolayers.errors import ModelError
+from research.problems.split import Split
 
 Array = NDArray[np.float64]
 
 HOURS = 24
 TEST_SHARE, CALIBRATION_SHARE = 0.2, 0.2
-
-
-@dataclass(frozen=True)
-class Days:
-    """Contexts and standardised prices of the days for training, calibration and test."""
-
-    training: tuple[Array, Array]
-    calibration: tuple[Array, Array]
-    test: tuple[Array, Array]
 
 
 class Battery:
@@ -75,11 +66,11 @@ def prices(path: str | Path) -> tuple[Array, Array, Array, Array]:
     return X, (Y - mean) / deviation, mean, deviation
 
 
-def days(X: Array, Y: Array, shifted: bool, seed: int) -> Days:
+def days(X: Array, Y: Array, shifted: bool, seed: int) -> Split:
     """The published split: the last fifth is for the test, and a fifth of the others, drawn, for calibration."""
     order = np.arange(len(X)) if shifted else np.random.default_rng(100).permutation(len(X))
     kept = int(len(X) * (1 - TEST_SHARE))
     known, test = order[:kept], order[kept:]
     drawn = np.random.default_rng(seed).permutation(known)
     held = int(len(known) * CALIBRATION_SHARE)
-    return Days(*((X[rows], Y[rows]) for rows in (drawn[held:], drawn[:held], test)))
+    return Split(*((X[rows], Y[rows]) for rows in (drawn[held:], drawn[:held], test)))

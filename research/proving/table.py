@@ -13,7 +13,7 @@ from drolayers.errors import ModelError
 from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
 
-BENCHMARKS = ("battery", "frontier", "pyepo")
+BENCHMARKS = ("battery", "frontier", "portfolio", "pyepo")
 TABLE = "table.md"
 
 

@@ -1,0 +1,93 @@
+"""What the benchmarks of Yeh et al. share: sets that promise a coverage, beside policies that promise nothing.
+
+Methods that promise a coverage of 1-α fit an :class:`drolayers.Outcomes` box or ellipsoid ("fitted"), train its shape on
+decisions of calibrated sets ("trained"), and are calibrated on points that nothing else sees. Those without a promise are
+the library's own baselines: the losses are affine in what is uncertain and nobody asks for less risk, so that the
+conditional mean is all that one can use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import drolayers as dro
+from drolayers import baselines
+from research.experiments.task import Outcome, Row, Task, Value, row
+from research.problems.split import Split
+
+ALPHAS = (0.01, 0.05, 0.1, 0.2)
+SHAPES = ("box", "ellipsoid")
+LEARNER = "learner, default"
+PLAIN = ("sample average", "mean prediction", "weighted sample average", LEARNER)
+TAIL = 0.95
+"""Level of the CVaR of the loss that is reported."""
+SCORES = ("loss",)
+"""What is counted as won and lost."""
+
+Setting = tuple[tuple[str, Value], ...]
+Build = Callable[[Callable[[dro.Uncertain], Any]], dro.DecisionProblem]
+
+
+def tasks(name: str, settings: Sequence[Setting], seeds: int, quick: bool) -> list[Task]:
+    """Every method, setting and level."""
+    levels = [
+        (f"{how} {shape}", (*setting, ("alpha", alpha)))
+        for setting in settings
+        for alpha in ((0.1,) if quick else ALPHAS)
+        for shape in SHAPES
+        for how in ("fitted", "trained")
+    ]
+    plain = [(method, setting) for setting in settings for method in PLAIN]
+    return [Task(name, "published", method, setting, seed) for seed in range(seeds) for method, setting in plain + levels]
+
+
+def run(task: Task, build: Build, split: Split) -> Outcome:
+    """One method on one draw."""
+    Z_test, Y_test = split.test
+    if task.method in PLAIN:
+        # What is not used for a promise is used for training.
+        Z, outcomes = (np.concatenate(parts) for parts in zip(split.training, split.calibration, strict=True))
+        problem = build(lambda y: dro.MomentSet.grouped(y, 1))
+        policy = _plain(task.method, problem, task.seed).fit(Z, outcomes)
+        return Outcome(judged(task.method, realised(problem, policy.decide(Z_test), Y_test)))
+    how, shape = task.method.split()
+    kind: Any = shape
+    problem, level = build(lambda y: dro.Outcomes(y, kind)), 1.0 - float(task.columns["alpha"])
+    learner = dro.DecisionFocusedLearner(
+        problem,
+        projection=None,
+        training=dro.Stage(coverage=level) if how == "trained" else None,
+        trainer=dro.Trainer(progress=False),
+        seed=task.seed,
+    )
+    learner.fit(*split.training).calibrate(*split.calibration, coverage=level)
+    rows = judged(task.method, realised(problem, learner.decide(Z_test), Y_test))
+    return Outcome([*rows, row(task.method, "coverage", learner.coverage(*split.test).rate)])
+
+
+def _plain(name: str, problem: dro.DecisionProblem, seed: int) -> Any:
+    """A policy that promises nothing."""
+    if name == LEARNER:
+        return dro.DecisionFocusedLearner(problem, trainer=dro.Trainer(progress=False), seed=seed)
+    kinds = {
+        "sample average": baselines.SampleAverage,
+        "mean prediction": baselines.MeanPrediction,
+        "weighted sample average": baselines.WeightedSampleAverage,
+    }
+    return kinds[name](problem, seed=seed)
+
+
+def realised(problem: dro.DecisionProblem, decision: Any, Y: np.ndarray) -> np.ndarray:
+    """Losses of decisions, point by point."""
+    chosen = {variable: torch.as_tensor(value) for variable, value in decision.items()}
+    return problem.loss(chosen, torch.as_tensor(Y)).numpy()
+
+
+def judged(name: str, losses: np.ndarray) -> list[Row]:
+    """Mean loss and its tail on the test points."""
+    worst = np.sort(losses)[int(np.ceil(TAIL * len(losses))) :]
+    return [row(name, "loss", losses.mean()), row(name, f"CVaR {TAIL:g}", worst.mean())]
