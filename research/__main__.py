@@ -79,11 +79,12 @@ def reproduce(
 
 @app.command()
 def prove(
-    benchmark: Annotated[str, typer.Argument(help="battery, frontier or pyepo.")],
+    benchmark: Annotated[str, typer.Argument(help="battery, frontier, portfolio or pyepo.")],
     data: Annotated[Path | None, typer.Option(help="battery.npz of chrisyeh96/e2e-conformal, for the battery.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Draws of data.")] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="A few settings only.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="A method by name; repeat. All unless given.")] = None,
+    against: Annotated[str, typer.Option(help="Whose wins and losses are counted; the first learner's.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for results; runs/<benchmark> unless given.")] = None,
 ) -> None:
@@ -92,7 +93,7 @@ def prove(
         from research.proving.table import prove as run_benchmark
 
         folder = directory(out or Path("runs") / benchmark)
-        failures = run_benchmark(benchmark, folder, data, seeds, quick, tuple(only or ()), jobs)
+        failures = run_benchmark(benchmark, folder, data, seeds, quick, tuple(only or ()), jobs, against)
         for failure in failures:
             print(f"research: {failure}", file=sys.stderr)
         if failures:

@@ -1,13 +1,14 @@
 """A portfolio of two assets whose returns, with two features, are a mixture of normal distributions (Yeh et al.).
 
-Data and protocol are the "synthetic" ones of the repository chrisyeh96/e2e-conformal (MIT licence; Yeh et al., *End-to-End
-Conformal Calibration for Optimization Under Uncertainty*, portfolio/synthetic.py and portfolio/__init__.py), which takes
-them from Chenreddy and Delage. Returns and features (y, x) are normal around 0 with probability φ = 0.7; otherwise around
-(0, 5, 5, 0), with covariances times α = 0.9 or divided by it, of probabilities as 1 to α.
+Data and protocol are the "synthetic" ones of the repository chrisyeh96/e2e-conformal (MIT licence; Yeh et al.,
+*End-to-End Conformal Calibration for Optimization Under Uncertainty*, portfolio/synthetic.py and
+portfolio/__init__.py), which takes them from Chenreddy and Delage. Returns and features (y, x) are normal around 0 with
+probability φ = 0.7; otherwise around (0, 5, 5, 0), with covariances times α = 0.9 or divided by it, of probabilities as
+1 to α.
 
-Draws are those behind the published figures: the best returns in hindsight over seeds 0 to 9 are theirs to all published
-digits, 1.933641 with deviation 0.084673. Their code draws by ``multivariate_normal``, which leaves the signs of
-eigenvectors to the machine; ``SIGNS`` are those of theirs, the only ones of sixteen with these two figures.
+Draws are those behind the published figures: the best returns in hindsight over seeds 0 to 9 are theirs to all
+published digits, 1.933641 with deviation 0.084673. Their code draws by ``multivariate_normal``, which leaves the signs
+of eigenvectors to the machine; ``SIGNS`` are those of theirs, the only ones of sixteen with these two figures.
 """
 
 from __future__ import annotations

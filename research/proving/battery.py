@@ -15,9 +15,10 @@ from pathlib import Path
 from research.experiments.task import Outcome, Task
 from research.problems.battery import Battery, days, prices
 from research.proving import calibrated
-from research.proving.calibrated import SCORES as SCORES
+from research.proving.yeh import BATTERY, published
 
 SPLITS = ("no shift", "shifted")
+PUBLISHED = published(BATTERY)
 
 
 def tasks(seeds: int, quick: bool = False) -> list[Task]:

@@ -1,9 +1,9 @@
 """What the benchmarks of Yeh et al. share: sets that promise a coverage, beside policies that promise nothing.
 
-Methods that promise a coverage of 1-α fit an :class:`drolayers.Outcomes` box or ellipsoid ("fitted"), train its shape on
-decisions of calibrated sets ("trained"), and are calibrated on points that nothing else sees. Those without a promise are
-the library's own baselines: the losses are affine in what is uncertain and nobody asks for less risk, so that the
-conditional mean is all that one can use.
+Methods that promise a coverage of 1-α fit an :class:`drolayers.Outcomes` box or ellipsoid ("fitted"), train its shape
+on decisions of calibrated sets ("trained"), and are calibrated on points that nothing else sees. Those without a
+promise are the library's own baselines: the losses are affine in what is uncertain and nobody asks for less risk, so
+that the conditional mean is all that one can use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ LEARNER = "learner, default"
 PLAIN = ("sample average", "mean prediction", "weighted sample average", LEARNER)
 TAIL = 0.95
 """Level of the CVaR of the loss that is reported."""
-SCORES = ("loss",)
-"""What is counted as won and lost."""
 
 Setting = tuple[tuple[str, Value], ...]
 Build = Callable[[Callable[[dro.Uncertain], Any]], dro.DecisionProblem]
@@ -42,7 +40,9 @@ def tasks(name: str, settings: Sequence[Setting], seeds: int, quick: bool) -> li
         for how in ("fitted", "trained")
     ]
     plain = [(method, setting) for setting in settings for method in PLAIN]
-    return [Task(name, "published", method, setting, seed) for seed in range(seeds) for method, setting in plain + levels]
+    return [
+        Task(name, "published", method, setting, seed) for seed in range(seeds) for method, setting in plain + levels
+    ]
 
 
 def run(task: Task, build: Build, split: Split) -> Outcome:

@@ -3,9 +3,9 @@
     python -m research prove portfolio --jobs 2 --out runs/portfolio
 
 Their protocol: 600 points for training, 400 for calibration, 1,000 for the test, returns standardised by all of them,
-seeds 0 to 9 (``research/problems/mixture.py`` has the data). They stop training by the loss on the points for calibration;
-here these see nothing but the calibration. Methods are those of ``calibrated.py``; "true mean" knows the distribution,
-and no policy has a smaller expected loss.
+seeds 0 to 9 (``research/problems/mixture.py`` has the data). They stop training by the loss on the points for
+calibration; here these see nothing but the calibration. Methods are those of ``calibrated.py``; "true mean" knows the
+distribution, and no policy has a smaller expected loss.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 from research.experiments.task import Outcome, Task
 from research.problems import mixture
 from research.proving import calibrated
-from research.proving.calibrated import SCORES as SCORES
+from research.proving.yeh import PORTFOLIO, published
 
 TRUTH = "true mean"
+PUBLISHED = published(PORTFOLIO)
 
 
 def tasks(seeds: int, quick: bool = False) -> list[Task]:

@@ -1,4 +1,4 @@
-"""One command for every benchmark: run what is missing, then print means and errors over seeds."""
+"""One command for every benchmark: run what is missing, then print means and errors over seeds, and who wins."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ from importlib import import_module
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from drolayers.errors import ModelError
-from research.experiments.runner import Run, collect, run_tasks
+from research.experiments.runner import LEADING, TRAILING, Run, collect, run_tasks
 from research.experiments.task import Row, Task
 
 BENCHMARKS = ("battery", "frontier", "portfolio", "pyepo")
 TABLE = "table.md"
+SCORES = ("loss", "regret")
+"""What is counted as won and lost; less is better."""
+HEADING = "Means ± standard errors over seeds (their number)."
 
 
 def prove(
-    benchmark: str, folder: Path, data: Path | None, seeds: int, quick: bool, only: Sequence[str], jobs: int
+    benchmark: str,
+    folder: Path,
+    data: Path | None,
+    seeds: int,
+    quick: bool,
+    only: Sequence[str],
+    jobs: int,
+    against: str = "",
 ) -> list[str]:
     """Run a benchmark and write its table; one sentence for every task that failed."""
+    module: Any
     if benchmark == "battery":
         from research.proving import battery as module
 
@@ -29,16 +41,19 @@ def prove(
         run: Run = partial(module.run, data=data.resolve())
         tasks = module.tasks(seeds, quick)
     elif benchmark in BENCHMARKS:
-        other = import_module(f"research.proving.{benchmark}")
-        run, tasks = other.run, other.tasks(seeds, quick)
+        module = import_module(f"research.proving.{benchmark}")
+        run, tasks = module.run, module.tasks(seeds, quick)
     else:
         raise ModelError(f"There is no benchmark {benchmark!r}: choose from {list(BENCHMARKS)}.")
-    known = {task.method for task in tasks}
-    if unknown := sorted(set(only) - known):
+    known = list(dict.fromkeys(task.method for task in tasks))
+    if unknown := sorted({*only, *([against] if against else [])} - set(known)):
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
     wanted: list[Task] = [task for task in tasks if not only or task.method in only]
     failures = run_tasks(wanted, folder, jobs, run)
-    text = table(collect(folder))
+    rows = collect(folder)
+    reference = against or next((name for name in known if name.startswith("learner")), "")
+    parts = [HEADING, table(rows), duels(rows, reference), getattr(module, "PUBLISHED", "")]
+    text = "\n\n".join(part for part in parts if part)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
     print(text)
     return failures
@@ -46,10 +61,7 @@ def prove(
 
 def table(rows: Sequence[Row]) -> str:
     """Means with standard errors over seeds, one line a setting, one column a method; metrics one after another."""
-    fixed = {"experiment", "protocol", "method", "metric", "value", "seed", "version", "cores", "platform", "python"}
-    fixed |= {"torch", "wall_seconds", "cpu_seconds"}
-    names = [name for name in rows[0] if name not in fixed] if rows else []
-    parts = []
+    names, parts = _columns(rows), []
     for metric in dict.fromkeys(str(r["metric"]) for r in rows):
         own = [r for r in rows if r["metric"] == metric]
         methods = list(dict.fromkeys(str(r["method"]) for r in own))
@@ -68,6 +80,43 @@ def table(rows: Sequence[Row]) -> str:
             lines.append(" | ".join(["", *setting, *cells, ""]).strip())
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def duels(rows: Sequence[Row], reference: str) -> str:
+    """In how many settings the reference wins, ties and loses against every other method; nothing without one.
+
+    A setting is a tie where the difference, paired by seeds, is within two of its standard errors. Settings that have
+    fewer than two seeds in common are left out.
+    """
+    names, parts = _columns(rows), []
+    for metric in (m for m in SCORES if any(r["metric"] == m for r in rows)):
+        found: dict[str, dict[tuple[str, ...], dict[Any, float]]] = {}
+        for r in (r for r in rows if r["metric"] == metric):
+            setting = tuple(str(r[name]) for name in names)
+            found.setdefault(str(r["method"]), {}).setdefault(setting, {})[r["seed"]] = float(r["value"])
+        ours, lines = found.pop(reference, {}), []
+        for method, theirs in found.items():
+            counts = [0, 0, 0]
+            for setting in ours.keys() & theirs.keys():
+                mine, other = ours[setting], theirs[setting]
+                gaps = [mine[seed] - other[seed] for seed in mine.keys() & other.keys()]
+                if len(gaps) > 1:
+                    error = stdev(gaps) / sqrt(len(gaps))
+                    counts[1 if abs(fmean(gaps)) <= 2 * error else 0 if fmean(gaps) < 0 else 2] += 1
+            if any(counts):
+                lines.append(f"| {method} | {counts[0]} | {counts[1]} | {counts[2]} |")
+        if lines:
+            told = (
+                f"**Settings that {reference} wins, ties and loses by {metric}** (ties: paired differences within two"
+            )
+            header = ["| against | wins | ties | losses |", "|---|---|---|---|"]
+            parts.append("\n".join([f"{told} standard errors)", "", *header, *lines]))
+    return "\n\n".join(parts)
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """The columns that make a setting."""
+    return [name for name in rows[0] if name not in {*LEADING, *TRAILING}] if rows else []
 
 
 def _cell(values: Sequence[float]) -> str:

@@ -1,0 +1,76 @@
+"""Tables of the proving ground: means and errors, and who wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drolayers.errors import ModelError
+from research.proving.table import duels, prove, table
+
+SEEDS = range(4)
+
+
+def figures(method: str, points: int, values: list[float], metric: str = "loss") -> list[dict[str, Any]]:
+    """Rows as they are collected."""
+    return [
+        {
+            "experiment": "e",
+            "protocol": "p",
+            "method": method,
+            "points": points,
+            "seed": s,
+            "metric": metric,
+            "value": v,
+        }
+        for s, v in zip(SEEDS, values, strict=False)
+    ]
+
+
+def test_wins_ties_and_losses_are_paired_by_seed() -> None:
+    ours = [1.0, 2.0, 3.0, 4.0]
+    rows = [
+        *figures("learner", 10, ours),
+        *figures("learner", 20, ours),
+        *figures("learner", 30, ours),
+        # Seeds differ far more than methods do: only pairs tell.
+        *figures("other", 10, [v + 0.1 + 0.01 * (-1) ** s for s, v in zip(SEEDS, ours, strict=True)]),
+        *figures("other", 20, [v + 0.1 * (-1) ** s for s, v in zip(SEEDS, ours, strict=True)]),
+        *figures("other", 30, [v - 0.1 for v in ours]),
+        *figures("same", 10, ours),
+        *figures("once", 10, ours[:1]),
+        *figures("elsewhere", 40, ours),
+        *figures("other", 10, [9.0] * 4, "coverage"),
+    ]
+    told = duels(rows, "learner")
+    assert told.splitlines()[2:] == [
+        "| against | wins | ties | losses |",
+        "|---|---|---|---|",
+        "| other | 1 | 1 | 1 |",
+        "| same | 0 | 1 | 0 |",
+    ]
+    assert "by loss" in told
+    assert "coverage" not in told
+    assert duels(rows, "") == ""
+
+
+def test_a_tie_ends_at_two_standard_errors() -> None:
+    """Differences of 1 and 1 + 2a have the mean 1 + a and the error a: a tie from a = 1 on."""
+    for a, expected in ((0.99, "| other | 1 | 0 | 0 |"), (1.01, "| other | 0 | 1 | 0 |")):
+        rows = [*figures("learner", 10, [0.0, 0.0]), *figures("other", 10, [1.0, 1.0 + 2 * a])]
+        assert expected in duels(rows, "learner")
+
+
+def test_cells_are_means_and_standard_errors() -> None:
+    assert "| 10 | 2 ± 0.58 (3) |" in table(figures("learner", 10, [1.0, 2.0, 3.0]))
+
+
+def test_unknown_names_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="There is no benchmark 'chess': choose from"):
+        prove("chess", tmp_path, None, 1, True, (), 1)
+    with pytest.raises(ModelError, match="There is no method 'nobody': choose from"):
+        prove("portfolio", tmp_path, None, 1, True, (), 1, against="nobody")
+    with pytest.raises(ModelError, match="The battery needs its data"):
+        prove("battery", tmp_path, None, 1, True, (), 1)
