@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from benchmarks.rsome import EXAMPLES, lots_data, newsvendor_ours
+from research.problems.rsome import EXAMPLES, lots_data, newsvendor_ours
 from drolayers import moments as m
 from drolayers.cost.adaptive import Adaptive
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.rsome import EXAMPLES
+from research.problems.rsome import EXAMPLES
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 RSOME states the dual of a problem and leaves it to a solver; here that is Clarabel, on the very program that RSOME's
 ``do_math`` returns. It needs ``pip install rsome``.
 
-    python benchmarks/rsome.py [name ...]
+    python -m research.problems.rsome [name ...]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Robust linear models side by side with the packages dro, SkWDRO and RSOME: value and seconds, in one run.
 
     pip install --no-deps dro skwdro rsome   # what is missing is left out
-    python benchmarks/linear_models.py [points] [features]
+    python -m research.proving.linear [points] [features]
 
 A regression has its features and its target in y, and the target may not move; a classification has the features times
 their label, and the label. Ours is built once and then solved for as many sets of data as one likes: shown are the
