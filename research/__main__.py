@@ -79,7 +79,7 @@ def reproduce(
 
 @app.command()
 def prove(
-    benchmark: Annotated[str, typer.Argument(help="battery, frontier, portfolio or pyepo.")],
+    benchmark: Annotated[str, typer.Argument(help="battery, frontier, linear, portfolio, pyepo or rsome.")],
     data: Annotated[Path | None, typer.Option(help="battery.npz of chrisyeh96/e2e-conformal, for the battery.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Draws of data.")] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="A few settings only.")] = False,

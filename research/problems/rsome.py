@@ -1,32 +1,16 @@
-"""Examples of RSOME's documentation, solved by RSOME and by this library, side by side in one run.
-
-RSOME states the dual of a problem and leaves it to a solver; here that is Clarabel, on the very program that RSOME's
-``do_math`` returns. It needs ``pip install rsome``.
-
-    python -m research.problems.rsome [name ...]
-"""
+"""Examples of RSOME's documentation, written in RSOME and in this library (``python -m research prove rsome``)."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import clarabel
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 import drolayers as dro
-
-if __name__ == "__main__":
-    # In its own folder this file would hide the package of its name.
-    sys.path.pop(0)
 
 moments = dro.moments
 
@@ -376,61 +360,3 @@ EXAMPLES = {
     "robust satisficing": Example(satisficing_theirs, satisficing_ours),
     "mean-CVaR portfolio": Example(mean_cvar_theirs, mean_cvar_ours),
 }
-
-
-# --- Both, side by side ---------------------------------------------------------------------------------------------
-
-
-def by_clarabel(formula: Any) -> float:
-    """The optimal value of a program of RSOME's."""
-    columns = formula.linear.shape[1]
-    equal = np.asarray(formula.sense).ravel() == 1
-    identity = sp.identity(columns, format="csr")
-    low, high = np.isfinite(formula.lb), np.isfinite(formula.ub)
-    cones = [np.asarray(q) for q in getattr(formula, "qmat", [])]
-    linear, const = sp.csr_matrix(formula.linear), np.asarray(formula.const).ravel()
-    A = sp.vstack([linear[equal], linear[~equal], -identity[low], identity[high], *(-identity[q] for q in cones)])
-    zeros = np.zeros(sum(len(q) for q in cones))
-    b = np.concatenate([const[equal], const[~equal], -formula.lb[low], formula.ub[high], zeros])
-    kinds = [clarabel.ZeroConeT(int(equal.sum()))]
-    kinds += [clarabel.NonnegativeConeT(int((~equal).sum() + low.sum() + high.sum()))]
-    kinds += [clarabel.SecondOrderConeT(len(q)) for q in cones]
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    P = sp.csc_matrix((columns, columns))
-    q = np.asarray(formula.obj).ravel().astype(float)
-    solution = clarabel.DefaultSolver(P, q, sp.csc_matrix(A), b, kinds, settings).solve()
-    return float(solution.obj_val)
-
-
-def main() -> None:
-    """Print a line for every example: values, seconds to build and to solve."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {list(EXAMPLES)}; all without")
-    chosen = parser.parse_args().names or list(EXAMPLES)
-    try:
-        import rsome  # noqa: F401
-    except ImportError:
-        sys.exit("This benchmark needs RSOME: pip install rsome.")
-    seconds = f"{'build':>7} {'solve':>7} | {'build':>7} {'solve':>7} {'again':>7}"
-    print(f"{'example':20} {'RSOME':>14} {'ours':>14} {seconds}")
-    for name in chosen:
-        example, clock = EXAMPLES[name], [time.perf_counter()]
-        formula = example.theirs().do_math()
-        clock.append(time.perf_counter())
-        value = by_clarabel(formula)
-        clock.append(time.perf_counter())
-        problem, theta, nominal = example.ours()
-        clock.append(time.perf_counter())
-        found = problem.solve(theta, nominal)
-        clock.append(time.perf_counter())
-        problem.solve(theta, nominal)
-        clock.append(time.perf_counter())
-        took = [f"{b - a:7.2f}" for a, b in pairwise(clock)]
-        seconds = " ".join([*took[:2], "|", *took[2:]])
-        status = "" if bool(found.ok) else f" {found.statuses[0]}"
-        print(f"{name:20} {value:14.8f} {float(found.objective):14.8f} {seconds}{status} {example.note}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

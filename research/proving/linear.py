@@ -1,12 +1,13 @@
-"""Robust linear models side by side with the packages dro, SkWDRO and RSOME: value and seconds, in one run.
+"""Robust linear models side by side with the packages dro, SkWDRO and RSOME: values and seconds.
 
-    pip install --no-deps dro skwdro rsome   # what is missing is left out
-    python -m research.proving.linear [points] [features]
+    pip install --no-deps dro skwdro rsome prodigyopt   # what is missing is said to be
+    python -m research prove linear --out runs/linear
 
 A regression has its features and its target in y, and the target may not move; a classification has the features times
 their label, and the label. Ours is built once and then solved for as many sets of data as one likes: shown are the
 times of both, and of one of 32 sets of weights in a batch, with the derivative of the decision in the weights; beside
-them that of a peer's fit. Values are compared as the peer reports them (roots are squared).
+them that of a peer's fit. Values are compared as the peer reports them (roots are squared). ``--only`` takes names of
+packages. Seconds are those of a process with one thread: use one job where they matter.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -25,8 +27,14 @@ import numpy as np
 import torch
 
 import drolayers as ours
+from research.experiments.task import Outcome, Row, Task, row
+from research.proving.peers import compared, installed, unavailable
+
+Data = tuple[np.ndarray, np.ndarray]
 
 RADIUS, LEVEL, BATCH = 0.1, 0.9, 32
+POINTS, FEATURES = 100, 10
+OURS, PEER = "ours", "theirs"
 INF = float("inf")
 
 
@@ -187,9 +195,9 @@ def models(dim: int) -> list[Model]:
     ]
 
 
-def data(count: int, dim: int, classifies: bool) -> tuple[np.ndarray, np.ndarray]:
+def data(count: int, dim: int, classifies: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Features, and targets or labels."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     features = rng.normal(size=(count, dim))
     target = features @ rng.normal(size=dim) + 0.5 + rng.standard_t(3, count)
     return features, np.where(target > 0, 1.0, -1.0) if classifies else target
@@ -220,27 +228,52 @@ def ourselves(model: Model, features: np.ndarray, target: np.ndarray) -> tuple[f
     return float(solution.objective), solution.statuses[0].name, spent
 
 
-def main(count: int, dim: int) -> None:
-    """Print one line a model."""
+def tasks(seeds: int, quick: bool = False) -> list[Task]:
+    """Every model on every draw; one of each package, on few points, where it is to be quick."""
+    points, features = (20, 3) if quick else (POINTS, FEATURES)
+    chosen = models(features)
+    if quick:
+        chosen = list({model.package: model for model in chosen}.values())
+    return [
+        Task(
+            "linear",
+            "fits",
+            model.package,
+            (("model", model.name), ("package", model.package), ("points", points), ("features", features)),
+            seed,
+            installed(model.package.lower()),
+        )
+        for seed in range(seeds)
+        for model in chosen
+    ]
+
+
+def run(task: Task, work: Path) -> Outcome:
+    """Both on one draw."""
     warnings.simplefilter("ignore")
-    ourselves(models(2)[0], *data(5, 2, False))  # Imports, caches and compiled kernels.
-    print(f"{count} points, {dim} features, radius {RADIUS:g}, level {LEVEL:g}; times in seconds\n")
-    print("| model | beside | value | theirs | difference | status | build | solve | one of a batch | theirs |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for model in models(dim):
-        given, few = data(count, dim, model.classifies), data(8, dim, model.classifies)
-        value, status, (build, solve, one) = ourselves(model, *given)
-        try:
-            model.peer(*few)  # Imports and caches, as ours.
-            start = time.perf_counter()
-            theirs = model.peer(*given)
-            spent = f"{time.perf_counter() - start:.3f}"
-            beside, gap = f"{theirs:.6f}", f"{abs(value - theirs) / max(abs(theirs), 1e-12):.0e}"
-        except Exception as error:  # Whatever a peer raises, or that it is not there, is its answer.
-            beside, gap, spent = f"{type(error).__name__}: {error}", "", ""
-        told = f"| {model.name} | {model.package} | {value:.6f} | {beside} | {gap} | {status} "
-        print(f"{told}| {build:.2f} | {solve:.3f} | {one:.4f} | {spent} |")
+    points, features = int(task.columns["points"]), int(task.columns["features"])
+    asked = task.columns["model"], task.columns["package"]
+    model = next(m for m in models(features) if (m.name, m.package) == asked)
+    few, given = (data(count, features, model.classifies, task.seed) for count in (8, points))
+    ourselves(model, *few)  # Imports, caches and compiled kernels.
+    value, status, (build, solve, one) = ourselves(model, *given)
+    rows = [
+        row(OURS, "seconds to build", build),
+        row(OURS, "seconds to solve", solve),
+        row(OURS, "seconds, one of a batch with its derivative", one),
+    ]
+    found: float | str = value if status == "OPTIMAL" else status
+    return Outcome([*compared(OURS, found, PEER, *_theirs(model, few, given)), *rows])
 
 
-if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:3]) if len(sys.argv) > 2 else (100, 10))
+def _theirs(model: Model, few: Data, given: Data) -> tuple[float | str, list[Row]]:
+    """A peer's value, or why there is none, and its seconds."""
+    if told := unavailable(model.package.lower()):
+        return told, []
+    try:
+        model.peer(*few)  # As ours.
+        start = time.perf_counter()
+        value = model.peer(*given)
+    except Exception as error:  # Whatever a peer raises is its answer.
+        return f"{model.package} failed with {type(error).__name__}: {error}", []
+    return value, [row(PEER, "seconds to solve", time.perf_counter() - start)]

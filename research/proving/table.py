@@ -14,7 +14,7 @@ from drolayers.errors import ModelError
 from research.experiments.runner import LEADING, TRAILING, Run, collect, run_tasks
 from research.experiments.task import Row, Task
 
-BENCHMARKS = ("battery", "frontier", "portfolio", "pyepo")
+BENCHMARKS = ("battery", "frontier", "linear", "portfolio", "pyepo", "rsome")
 TABLE = "table.md"
 SCORES = ("loss", "regret")
 """What is counted as won and lost; less is better."""
@@ -72,7 +72,7 @@ def table(rows: Sequence[Row]) -> str:
             cells = []
             for method in methods:
                 found = [
-                    float(r["value"])
+                    r["value"]
                     for r in own
                     if r["method"] == method and tuple(str(r[name]) for name in names) == setting
                 ]
@@ -119,9 +119,12 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     return [name for name in rows[0] if name not in {*LEADING, *TRAILING}] if rows else []
 
 
-def _cell(values: Sequence[float]) -> str:
-    """Mean ± standard error (number)."""
-    if not values:
+def _cell(values: Sequence[float | str]) -> str:
+    """Mean ± standard error (number), or a sentence where there is no figure."""
+    if sentences := dict.fromkeys(value for value in values if isinstance(value, str)):
+        return " ".join(sentences)
+    figures = [float(value) for value in values]
+    if not figures:
         return ""
-    error = f" ± {stdev(values) / sqrt(len(values)):.2g}" if len(values) > 1 else ""
-    return f"{fmean(values):.4g}{error} ({len(values)})"
+    error = f" ± {stdev(figures) / sqrt(len(figures)):.2g}" if len(figures) > 1 else ""
+    return f"{fmean(figures):.4g}{error} ({len(figures)})"
