@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from research.problems.rsome import EXAMPLES, lots_data, newsvendor_ours
 from drolayers import moments as m
 from drolayers.cost.adaptive import Adaptive
+from research.problems.rsome import EXAMPLES, lots_data, newsvendor_ours
 
 HI = 4.0
 ATOMS = torch.tensor([[[1.0, 2.0], [3.0, 1.0], [0.5, 0.6]]], dtype=torch.float64)

@@ -1,6 +1,6 @@
 """Robust linear models side by side with the packages dro, SkWDRO and RSOME: values and seconds.
 
-    pip install --no-deps dro skwdro rsome prodigyopt   # what is missing is said to be
+    pip install --no-deps dro skwdro rsome prodigyopt mechanic-pytorch cvxopt sqwash   # what is missing is said to be
     python -m research prove linear --out runs/linear
 
 A regression has its features and its target in y, and the target may not move; a classification has the features times

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
 
 from research.experiments.task import Row, row
 
 
 def installed(package: str) -> str:
-    """A package and its version, as the fingerprint of a task: what was found without it is found again with it."""
-    try:
-        return f"{package} {version(package)}"
-    except PackageNotFoundError:
+    """A package's version and what it lacks, the fingerprint of a task: a result without them is found again."""
+    if not _there(package):
         return f"without {package}"
+    needed = [line for line in requires(package) or () if "extra ==" not in line]
+    names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed]
+    return " without ".join([f"{package} {version(package)}", *(name for name in names if not _there(name))])
 
 
 def unavailable(package: str) -> str:
     """Why there is no answer of a package; empty where it is installed."""
-    missing = installed(package).startswith("without")
-    return f"{package} is not installed here: pip install --no-deps {package}." if missing else ""
+    return "" if _there(package) else f"{package} is not installed here: pip install --no-deps {package}."
+
+
+def _there(package: str) -> bool:
+    """Whether it is installed."""
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
 
 
 def compared(ours: str, value: float | str, peer: str, theirs: float | str, rows: list[Row]) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from research.experiments.runner import collect
@@ -22,7 +23,7 @@ def test_every_page_and_every_model_has_a_task_of_its_own() -> None:
 def test_a_missing_package_is_a_sentence_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(peers, "installed", lambda package: f"without {package}")
+    monkeypatch.setattr(peers, "_there", lambda package: False)
     assert prove("rsome", tmp_path, None, 1, True, ("appointments",), 1) == []
     found = {(r["method"], r["metric"]): r["value"] for r in collect(tmp_path)}
     # The value that RSOME's page prints.
@@ -45,9 +46,11 @@ def test_a_peer_that_fails_is_a_sentence_in_its_place(monkeypatch: pytest.Monkey
     assert found["ours", "seconds to solve"] > 0
 
 
-def test_what_was_found_without_a_package_is_found_again_with_it() -> None:
-    """The fingerprint, which tells whether a result is finished, is the package's version."""
-    assert peers.installed("numpy").startswith("numpy ")
+def test_what_was_found_without_a_package_is_found_again_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fingerprint, which tells whether a result is finished, is the package's version and what it lacks."""
+    assert peers.installed("numpy") == f"numpy {np.__version__}"
+    monkeypatch.setattr(peers, "requires", lambda package: ["no-such-need[x]>=1", "torch", 'other; extra == "docs"'])
+    assert peers.installed("numpy") == f"numpy {np.__version__} without no-such-need"
     assert peers.installed("no-such-package") == "without no-such-package"
     assert peers.unavailable("numpy") == ""
     assert {task.fingerprint for task in rsome.tasks(1)} == {peers.installed("rsome")}
