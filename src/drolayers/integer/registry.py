@@ -25,13 +25,13 @@ LARGE = {"cuda": 1000}
 
 The tree is where the programs are, the simplex method on the host. Seconds of both searches for 800 assets with a bound
 each on one H200, host and device (``benchmarks/h200.log``): a batch of 100 takes 0.066 to 0.125 and 0.076 to 0.099, one
-of 1,600 0.343 and 0.234 to 0.259, one of 6,400 1.268 and 0.790 to 0.823. The lines cross at some 300 programs, where
-both differ less than runs do; at 1,000 a quarter is saved.
+of 1,600 0.343 and 0.234 to 0.259, one of 6,400 1.268 and 0.790 to 0.823. Lines through these cross at
+some 300 programs, where they differ less than runs do, and are a quarter apart at 1,000.
 """
 
 FEW = 4
 """Boxes of a program that the tree may solve then: where bounds are good one is enough, and where hundreds are needed
-the simplex method takes a hundredth of the time."""
+the simplex method takes a hundredth of the time (knapsacks on a CPU, ``benchmarks/README.md``)."""
 
 
 @dataclass(frozen=True, eq=False)
