@@ -2,6 +2,8 @@
 
     python benchmarks/gpu.py                portfolios (bounds for groups of four, lots relaxed) and newsvendors
     python benchmarks/gpu.py --device cpu   the same on the CPU, beside Moreau there
+    python benchmarks/gpu.py --search       linear integer programs by batch: the simplex method on the host, the tree
+                                            on the device, and what "auto" takes (--batches, --assets)
 
 Forward and backward seconds of our own method and of Moreau, the median of five calls after two that record and
 allocate; and the largest difference to Clarabel's optimal values on twenty items of each batch, relative to one plus
@@ -25,10 +27,12 @@ from torch import Tensor
 import drolayers as dro
 from drolayers.conic import Engine, make_engine
 from drolayers.conic.solvers.clarabel import Clarabel
+from drolayers.integer import Auto, BranchAndBound, Simplex
 from drolayers.problem import DecisionProblem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from research.experiments.step import Step
 from research.problems import Portfolio, PortfolioData
 
 SAMPLE = 20
@@ -59,16 +63,16 @@ def newsvendor(items: int, batch: int) -> tuple[DecisionProblem, Tensor]:
     return DecisionProblem(cost, [], ambiguity), torch.as_tensor(theta)
 
 
+def now() -> float:
+    """The clock, when a device has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def timed(engine: Engine, problem: DecisionProblem, theta: Tensor, calls: int) -> tuple[float, float, Tensor, Any]:
     """Median seconds forward and backward, and the optimal values."""
-    device = theta.device
     seconds: tuple[list[float], list[float]] = ([], [])
-
-    def now() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
     for _ in range(calls + 2):
         given = theta.clone().requires_grad_(True)
         start = now()
@@ -92,6 +96,30 @@ def difference(problem: DecisionProblem, theta: Tensor, values: Tensor) -> float
     return float(((mine - exact).abs() / (1.0 + exact.abs())).max())
 
 
+def search(assets: int, batches: list[int], device: str, calls: int) -> None:
+    """Seconds of the search for T = 3 points of portfolios with a bound each, by oracle, after two calls."""
+    print(f"{'programs':24s} " + " ".join(f"{h:>10s}" for h in ("simplex", "tree", "auto")) + "  auto took; difference")
+    for batch in batches:
+        step = Step(assets, 1, batch=batch, device=device)
+        rows, problem = torch.arange(batch, device=device).remainder(len(step.Z)), step.portfolio.problem
+        with torch.no_grad():
+            parts = step.pipeline
+            theta = parts.projection(parts.model(step.Z[rows]), parts.nominal(step.Z[rows], exclude=rows))
+            values = problem.program.values(problem.features(theta))
+        seconds, found = [], []
+        for oracle in (Simplex(), BranchAndBound(), Auto()):
+            taken = []
+            for _ in range(calls + 2):
+                start = now()
+                answer = oracle.best(problem.program, values, 3)
+                taken.append(now() - start)
+            seconds.append(median(taken[2:]))
+            found.append(answer)
+        apart = max(float((answer.objective - found[0].objective).abs().max()) for answer in found)
+        figures = " ".join(f"{s:10.4f}" for s in seconds)
+        print(f"portfolio-{assets}-{batch:<10d} {figures}  {found[-1].oracle}; {apart:.0e}", flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -100,10 +128,16 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=1e-9)
     parser.add_argument("--only", nargs="*", default=[], help="such as portfolio-60-100")
     parser.add_argument("--engines", nargs="*", default=["batched", "moreau"])
+    parser.add_argument("--search", action="store_true", help="integer search on host and device")
+    parser.add_argument("--batches", type=int, nargs="+", default=[100, 400, 1600, 6400], help="of --search")
+    parser.add_argument("--assets", type=int, default=800, help="of --search")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {name}, tolerance {arguments.tolerance:g}\n")
+    if arguments.search:
+        search(arguments.assets, arguments.batches, arguments.device, arguments.calls)
+        return
     heads = ("forward", "backward", "steps", "not ok", "difference")
     print(
         f"{'programs':24s} {'engine':8s} "

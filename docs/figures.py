@@ -399,6 +399,17 @@ def coverage() -> Figure:
     return made
 
 
+def sets() -> Figure:
+    """Calibrated sets over a feature."""
+    from drolayers import plot
+
+    learner, (Z, Y) = promised()
+    learner.calibrate(coverage=0.9)
+    made, axes = figure(size=(5.6, 3.0))
+    plot.sets(learner, Z[:250], Y[:250], axes)
+    return made
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "adapt": adapt,
     "sigma": sigma,
@@ -413,6 +424,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "chance": chance,
     "certified": certified,
     "coverage": coverage,
+    "sets": sets,
 }
 
 

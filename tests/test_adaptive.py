@@ -1,5 +1,6 @@
 """Adaptive decisions: bounds, what they may see, what they do at outcomes, derivatives and units."""
 
+import pickle
 from collections.abc import Callable
 
 import cvxpy as cp
@@ -327,6 +328,38 @@ def test_integers_are_decided_first() -> None:
     decision.expected(lambda chosen: problem.loss(chosen, outcome)).sum().backward()
     assert bool(leaf.grad.isfinite().all())
     assert float(leaf.grad.abs().sum()) > 0
+
+
+def test_a_rule_remembers_known_data() -> None:
+    """Where atoms have rules of their own, known data choose among them: those that the decision was taken with."""
+    atoms = torch.tensor([[[1.0], [4.0]]], dtype=torch.float64).expand(3, -1, -1)
+    nominal = atoms, torch.full((3, 2), 0.5, dtype=torch.float64)
+    y = dro.Uncertain(1, support=dro.support.Box(0.0, 5.0))
+    price, stock = cp.Parameter(nonneg=True, name="price"), cp.Parameter(1, nonneg=True, name="stock")
+    x, short = cp.Variable(1, nonneg=True), dro.Adaptive(1, to=y, nonneg=True)
+    rules = [dro.always(short >= y - x - stock), x <= 5]
+    ambiguity = dro.Wasserstein(y, atoms=2, norm=1)
+    problem = dro.DecisionProblem(price * cp.sum(x) + 2 * cp.sum(short), rules, ambiguity)
+    theta = torch.full((3, 1), 0.5, dtype=torch.float64)
+    given = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64, requires_grad=True)
+    known = {"stock": given, price: 1.5}
+    layer = dro.DROLayer(problem, on_failure="raise")
+    decision, points = layer(theta, nominal, known), torch.tensor([[4.5], [2.0], [3.0]], dtype=torch.float64)
+    bought = decision.rule[short](points)
+    torch.testing.assert_close(bought, decision.rule[short](points, known))
+    assert bool((bought >= points - decision.best[x] - given - 1e-6).all())
+    # Parts of a batch, one answer from elsewhere, and other known data than those of the decision.
+    parts = [layer(theta[s], tuple(t[s] for t in nominal), {stock: given[s], price: 1.5}) for s in (slice(2), [2])]
+    torch.testing.assert_close(dro.Decision.cat(parts).rule[short](points), bought, atol=1e-6, rtol=0.0)
+    with torch.no_grad():
+        plain = layer(theta, nominal, known)
+        again = pickle.loads(pickle.dumps(plain))
+        (mine,) = again.rule
+        torch.testing.assert_close(again.rule[mine](points), plain.rule[short](points))
+        one = layer(theta[:1], tuple(t[:1] for t in nominal), {stock: [1.0], price: 1.5})
+        assert one.rule[short](points).shape == (3, 1)
+    with pytest.raises(dro.ShapeError, match="known data for"):
+        problem.adapted(decision.best, points)
 
 
 def test_a_learner_trains() -> None:

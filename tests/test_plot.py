@@ -5,6 +5,7 @@ from __future__ import annotations
 import cvxpy as cp
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.axes import Axes
@@ -244,3 +245,71 @@ def test_pictures_of_promises_show_what_was_found() -> None:
     assert any(np.allclose(line.get_ydata(), rates) for line in axes.lines)
     with pytest.raises(dro.ModelError, match="There is no dro"):
         plot.violations(learner(shop(False).problem, training=None).fit(*sales(40)), *fresh)
+
+
+SHAPES = {
+    "box": lambda y: dro.Outcomes(y),
+    "ellipsoid": lambda y: dro.Outcomes(y, "ellipsoid"),
+    "budget": lambda y: dro.Outcomes(y, "budget", budget=0.5),
+    "squared": lambda y: dro.MomentSet(y, [dro.moments.SquaredNorm()]),
+    "norm": lambda y: dro.MomentSet(y, [dro.moments.Norm(1)]),
+    "variances": lambda y: dro.MomentSet(y, [dro.moments.Variance()]),
+}
+
+
+def reach(kind: str, theta: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Centre of the second coordinate and how far a set reaches from it, in closed form."""
+    if kind in ("box", "budget"):
+        return theta["centre"][:, 1], theta["radius"][:, 1] * (0.5 if kind == "budget" else 1.0)
+    if kind == "ellipsoid":
+        return theta["centre"][:, 1], np.linalg.norm(theta["factor"][:, 1], axis=1)
+    sigma = theta["0.sigma"][:, 1] if kind == "variances" else theta["0.sigma"]
+    return theta["0.mu"][:, 1], sigma if kind == "norm" else np.sqrt(sigma)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_sets_over_a_feature(kind: str) -> None:
+    """The interval of a coordinate in closed form, within the support; which outcomes are in their sets."""
+    y, x = dro.Uncertain(2, support=dro.support.Box(lo=[-9.0, 2.4])), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(cp.sum(x) + 3 * cp.sum(cp.pos(y - x)), [], SHAPES[kind](y))
+    model = learner(problem, projection=None, training=None, pretraining__epochs=8).fit(*sales(60))
+    model.calibrate(*sales(30, 1), coverage=0.8)
+    Z, Y = sales(40, 2)
+    axes = panel()
+    assert plot.sets(model, Z, Y, axes, coordinate=1, feature=1) is axes
+    (drawn,) = (c.get_segments() for c in axes.collections if hasattr(c, "get_segments"))
+    lines = np.array(drawn)
+    centre, away = reach(kind, model.predict_set(Z))
+    np.testing.assert_allclose(lines[:, :, 0], np.stack([Z[:, 1]] * 2, 1))
+    np.testing.assert_allclose(lines[:, 0, 1], np.maximum(centre - away, 2.4), atol=1e-5)
+    np.testing.assert_allclose(lines[:, 1, 1], centre + away, atol=1e-5)
+    inside, outside = (c.get_offsets() for c in axes.collections if not hasattr(c, "get_segments"))
+    assert len(inside) / len(Z) == model.coverage(Z, Y).rate
+    assert sorted(np.vstack([inside, outside]).tolist()) == sorted(np.stack([Z[:, 1], Y[:, 1]], 1).tolist())
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("z[1]", "y[1]")
+
+
+def test_sets_that_have_no_interval_say_so() -> None:
+    y, x, top = dro.Uncertain(2), cp.Variable(2, nonneg=True), cp.Parameter(name="top")
+    Z, Y = sales(30)
+    ball, half = (
+        learner(dro.DecisionProblem(cp.sum(x) + y @ np.ones(2), [], each), training=None, projection=None).fit(Z, Y)
+        for each in (dro.Wasserstein(y, 5), dro.MomentSet(y, [dro.moments.Linear(np.ones(2))]))
+    )
+    with pytest.raises(dro.ModelError, match="holds no outcomes by itself"):
+        plot.sets(ball, Z, Y)
+    with pytest.raises(dro.ModelError, match=r"no interval of y\[0\]: it is unbounded below in 30 of 30 rows"):
+        plot.sets(half, Z, Y)
+    with pytest.raises(dro.ModelError, match="coordinate must be one of"):
+        plot.sets(half, Z, Y, coordinate=2)
+    with pytest.raises(dro.ModelError, match="feature must be one of"):
+        plot.sets(half, Z, Y, feature="price")
+    # Known data in the support, and columns by name.
+    y = dro.Uncertain(2, support=dro.support.Box(0.0, top))
+    frame, known = pd.DataFrame(Z, columns=["price", "day"]), {"top": np.linspace(4.0, 5.0, 30)}
+    problem = dro.DecisionProblem(cp.sum(x) + 3 * cp.sum(cp.pos(y - x)), [], dro.Outcomes(y, radius=[9.0, 9.0]))
+    model = learner(problem, training=None).fit(frame, Y, known=known)
+    axes = plot.sets(model, frame, Y, panel(), feature="day", known=known)
+    lines = np.array(axes.collections[0].get_segments())
+    np.testing.assert_allclose(lines[:, :, 1], np.stack([np.zeros(30), known["top"]], 1), atol=1e-6)
+    assert axes.get_xlabel() == "day"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -58,6 +58,7 @@ class Decision(Numbered, Statuses):
         probabilities: of the candidates; zero where a slot holds none.
         effective_sample_size: 1/Σp²; a small one tells of a poor sample, a large one proves nothing.
         oracle: how the integer points were found; None where there are none, or where all were solved.
+        known: the known data that it was taken with, by parameter, ``(batch, *shape)``.
     """
 
     best: dict[cp.Variable, Tensor]
@@ -68,6 +69,7 @@ class Decision(Numbered, Statuses):
     probabilities: Float[Tensor, "batch candidate"]
     effective_sample_size: Float[Tensor, "batch"]
     oracle: Candidates | None = None
+    known: dict[cp.Parameter, Tensor] = field(default_factory=dict)
     _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = None
     _problem: DecisionProblem | None = None
 
@@ -75,15 +77,16 @@ class Decision(Numbered, Statuses):
     def rule(self) -> dict[Adaptive, Callable[..., Tensor]]:
         """The adaptive decisions as functions of what is seen: ``rule[v](y)`` is ``(batch, *shape)``, differentiable.
 
-        They take outcomes ``(batch, *shape)``, or flat, and known data as ``known``. Where atoms have rules of their
-        own, the cheapest of those that obey all constraints with ``dro.always`` is evaluated.
+        They take outcomes ``(batch, *shape)``, or flat; known data are those of the decision, unless others are given
+        as ``known``. Where atoms have rules of their own, the cheapest of those that obey all constraints with
+        ``dro.always`` is evaluated.
         """
         problem = self._problem
         if problem is None:
             return {}
 
         def of(v: Adaptive) -> Callable[..., Tensor]:
-            return lambda y, known=None: problem.adapted(self.best, y, known)[v]
+            return lambda y, known=None: problem.adapted(self.best, y, self.known if known is None else known)[v]
 
         return {v: of(v) for v in problem.adaptive}
 
@@ -241,7 +244,8 @@ class DROLayer(nn.Module):
         """
         decide = self._mixed_integer if self.mixed_integer else self._continuous
         advice = partial(self.problem.advice, theta, nominal, known)
-        return decide(theta, nominal, known).checked(self.on_failure, advice)
+        decision = decide(theta, nominal, known).checked(self.on_failure, advice)
+        return replace(decision, known=self.problem.known_data.given(known, len(decision.status)))
 
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""
@@ -344,8 +348,8 @@ class DROLayer(nn.Module):
             probabilities,
             effective_sample_size(probabilities),
             oracle,
-            derivative,
-            problem if problem.adaptive else None,
+            _derivative=derivative,
+            _problem=problem if problem.adaptive else None,
         )
 
     def get_extra_state(self) -> dict[str, Any]:

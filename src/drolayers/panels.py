@@ -33,3 +33,8 @@ def panels(axes: Axes | Sequence[Axes] | None, count: int) -> list[Axes]:
     if len(given) != count or not all(isinstance(part, MatplotlibAxes) for part in given):
         raise ModelError(f"This picture needs {count} Matplotlib axes, not {len(given)} ({axes!r}).")
     return given
+
+
+def entry(shape: Sequence[int], coordinate: int) -> str:
+    """The name of a coordinate of y, which has some shape."""
+    return f"y[{', '.join(str(i) for i in np.unravel_index(coordinate, tuple(shape)))}]"

@@ -18,9 +18,9 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
-from drolayers.panels import NOMINAL, PLAIN, WORST
+from drolayers.panels import NOMINAL, PLAIN, WORST, entry
 from drolayers.panels import panels as _panels
-from drolayers.plot_promises import certified, coverage, violations
+from drolayers.plot_promises import certified, coverage, sets, violations
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
@@ -34,6 +34,7 @@ __all__ = [
     "certified",
     "coverage",
     "price_of_robustness",
+    "sets",
     "training",
     "violations",
     "worst_case",
@@ -274,7 +275,7 @@ def _scatter(
     atoms, mass = _solid(worst)
     at = atoms[:, shown]
     panel.scatter(at[:, 0], at[:, 1], s=area * mass, color=WORST, alpha=0.75, label="worst case", lw=0)
-    panel.set(xlabel=_entry(worst, shown[0]), ylabel=_entry(worst, shown[1]))
+    panel.set(xlabel=entry(worst.shape, shown[0]), ylabel=entry(worst.shape, shown[1]))
     heaviest = at[int(np.argmax(mass))]
     width = max(np.ptp(panel.get_xlim()), np.ptp(panel.get_ylim()))
     for direction in worst.mass.directions[0].numpy(force=True)[:, shown]:
@@ -294,7 +295,7 @@ def _stems(panel: Axes, worst: WorstCaseDistribution, nominal: Nominal | None, c
         places, inverse = np.unique(np.round(atoms[:, coordinate], 9), return_inverse=True)
         heights = np.bincount(inverse.ravel(), mass)
         panel.vlines(places, 0.0, heights, color=colour, lw=width, label=label, alpha=0.85)
-    panel.set(xlabel=_entry(worst, coordinate), ylabel="probability", ylim=(0.0, None))
+    panel.set(xlabel=entry(worst.shape, coordinate), ylabel="probability", ylim=(0.0, None))
     reach = worst.mass.directions[0].numpy(force=True)[:, coordinate]
     for sign, end in ((1.0, 0.98), (-1.0, 0.02)):
         if (sign * reach > 0).any():
@@ -307,11 +308,6 @@ def _solid(distribution: Nominal | WorstCaseDistribution) -> tuple[NDArray[np.fl
     """The first item's atoms that have mass, and their mass."""
     atoms, mass = (part[0].numpy(force=True) for part in distribution)
     return atoms.reshape(len(atoms), -1)[mass > 0], mass[mass > 0]
-
-
-def _entry(worst: WorstCaseDistribution, coordinate: int) -> str:
-    """The name of a coordinate."""
-    return f"y[{', '.join(str(i) for i in np.unravel_index(coordinate, worst.shape))}]"
 
 
 def _named(decision: Decision, integers: Sequence[cp.Variable], item: int, slot: int) -> str:

@@ -1,21 +1,28 @@
-"""Pictures of promises on data: coverage, certificates and constraints."""
+"""Pictures of promises on data: coverage, sets over contexts, certificates and constraints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import cvxpy as cp
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
+from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.errors import ModelError
-from drolayers.known import Known
-from drolayers.panels import NOMINAL, PLAIN, WORST, panels
+from drolayers.known import Known, supported
+from drolayers.panels import NOMINAL, PLAIN, WORST, entry, panels
+from drolayers.problem import DecisionProblem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from drolayers.learning import DecisionFocusedLearner
+
+Array = np.ndarray
 
 
 def coverage(
@@ -55,6 +62,90 @@ def coverage(
     panel.set(xlabel="level", ylabel="share of outcomes in their sets")
     panel.legend(frameon=False)
     return panel
+
+
+def sets(
+    learner: DecisionFocusedLearner,
+    Z: Any,
+    Y: Any,
+    axes: Axes | None = None,
+    *,
+    coordinate: int = 0,
+    feature: int | str = 0,
+    known: Known | None = None,
+) -> Axes:
+    """What the predicted sets allow of one coordinate of ``y``, over one feature of the contexts, with the outcomes.
+
+    A line is the interval of the outcomes that a set holds by themselves, as ``learner.coverage`` counts them: those of
+    the shape of ``Outcomes``, and those whose moments a moment set allows, such as μ ± √σ, within the support. An
+    outcome that is not in its set may lie in the interval all the same, where another coordinate is too far away.
+
+    Args:
+        learner: a fitted learner.
+        Z: contexts.
+        Y: their outcomes.
+        axes: where to draw.
+        coordinate: that of ``y``, by its place.
+        feature: a column of ``Z``, by its place or name.
+        known: values of ``problem.known``.
+    """
+    from drolayers.learning.calibration import HELD
+    from drolayers.learning.data import examples
+
+    problem = learner.problem
+    data = examples(problem, Z, Y, known)
+    column, name = _column(learner.feature_names_in_, data.Z.shape[1], feature)
+    dim = problem.ambiguity.y.dim
+    if not isinstance(coordinate, int | np.integer) or not 0 <= coordinate < dim:
+        raise ModelError(f"coordinate must be one of the {dim} coordinates of y, by its place, not {coordinate!r}.")
+    shown = entry(problem.ambiguity.y.shape, coordinate)
+    theta = problem.pack({key: torch.as_tensor(value) for key, value in learner.predict_set(Z, known).items()})
+    own = problem.sets.parts(theta)[0]
+    try:
+        inside = (problem.ambiguity.scores(own, data.Y.to(own)) <= HELD).numpy(force=True)
+    except ModelError as error:
+        said = f"{problem.ambiguity!r} holds no outcomes by itself: there is no interval of {shown} to draw."
+        raise ModelError(said) from error
+    low, high = _interval(problem.ambiguity, own, coordinate, known)
+    for side, end in (("below", low), ("above", high)):
+        if count := int(np.isinf(end).sum()):
+            raise ModelError(
+                f"The sets leave no interval of {shown}: it is unbounded {side} in {count} of {len(end)} rows."
+            )
+    there = ~np.isnan(low) & ~np.isnan(high)
+    z, y = data.Z[:, column].numpy(force=True), data.Y[:, coordinate].numpy(force=True)
+    panel, empty = panels(axes, 1)[0], int((~there).sum())
+    told = "sets" if not empty else f"sets, of which {empty} are empty or failed"
+    panel.vlines(z[there], low[there], high[there], color=NOMINAL, lw=1.2, alpha=0.45, label=told)
+    panel.scatter(z[inside], y[inside], s=10, color=PLAIN, lw=0, label=f"in their sets: {inside.mean():.0%}", zorder=3)
+    panel.scatter(z[~inside], y[~inside], s=14, color=WORST, lw=0, label="outside", zorder=3)
+    panel.set(xlabel=name, ylabel=shown)
+    panel.legend(frameon=False)
+    return panel
+
+
+def _interval(ambiguity: AmbiguitySet, theta: Tensor, coordinate: int, known: Known | None) -> tuple[Array, Array]:
+    """The least and the largest mean of a coordinate: infinite without an end, NaN where the set is empty.
+
+    Moments are convex, so that a set that holds a distribution holds its mean by itself as well.
+    """
+    y, nothing, ends = ambiguity.y, cp.Variable(), []
+    told, zeros = supported(y, known, len(theta)), torch.zeros(len(theta), dtype=torch.float64)
+    for sign in (-1.0, 1.0):
+        cost = sign * cp.vec(y, order="C")[coordinate] + nothing
+        mean = DecisionProblem(cost, [nothing == 0], ambiguity)
+        ends.append(sign * mean.worst_case_cost({nothing: zeros}, theta, known=told).numpy(force=True))
+    return ends[0], ends[1]
+
+
+def _column(names: list[str] | None, width: int, feature: int | str) -> tuple[int, str]:
+    """A feature's place among the columns of contexts, and what it is called."""
+    known = names or [f"z[{k}]" for k in range(width)]
+    if feature in known:
+        return known.index(str(feature)), str(feature)
+    if not isinstance(feature, int | np.integer) or not 0 <= feature < width:
+        raise ModelError(f"feature must be one of the columns {known}, or its place, not {feature!r}.")
+    return int(feature), known[feature]
 
 
 def certified(

@@ -170,6 +170,31 @@ def test_always_is_about_events_that_can_happen(weights: list[float], expected: 
     close((p * atoms[..., 0]).sum(1), expected)
 
 
+@pytest.mark.parametrize(("weights", "expected"), [([0.5, 0.5], 3.0), ([1.0, 0.0], 1.0), ([0.0, 2.0], 3.0)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_rules_obey_what_can_happen(affine: bool, weights: list[float], expected: float) -> None:
+    """An affine row of a rule is said for all outcomes at once, another one through its largest value: alike."""
+    (y, mixture), t = split(), cp.Variable()
+    v = dro.Adaptive(1, to=y)
+    top = dro.always((v[0] if affine else cp.maximum(v[0], y[0])) <= t)
+    problem = dro.DecisionProblem(t, [top, dro.always(v >= y)], mixture)
+    decision = dro.DROLayer(problem, on_failure="raise")(row(weights, 0.5, 2.5))
+    close(decision.value, expected)
+    seen = torch.tensor([[1.0 if weights[0] else 3.0]], dtype=torch.float64)
+    assert float(decision.rule[v](seen)) >= float(seen) - 1e-6
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_what_cannot_happen_must_still_be_bounded(adaptive: bool) -> None:
+    """Without an upper end in the second event a row has no largest value there, even where that cannot happen."""
+    y, t = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable()
+    mixture = dro.Mixture([dro.MomentSet(y.within(part), [m.Mean()]) for part in (LOW, dro.support.Box(lo=2.0))])
+    v = dro.Adaptive(1, to=y) if adaptive else y
+    rules = [dro.always(v[0] <= t), *([dro.always(v >= y)] if adaptive else [])]
+    solution = dro.DecisionProblem(t, rules, mixture).solve(row([1.0, 0.0], 0.5, 2.5))
+    assert solution.statuses == [Status.INFEASIBLE]
+
+
 def test_means_tails_and_chances() -> None:
     """With an affine mean in each event: expectations are sums, tails those of the worst two-point distributions."""
     (y, mixture), t = split(), cp.Variable()

@@ -16,6 +16,7 @@ from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError
 from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
 from drolayers.integer import linear as linear_module
+from drolayers.integer import registry as registry_module
 from drolayers.integer.partition import DOUBTFUL
 from drolayers.integer.simplex import EMPTY, REFRESH, SOLVED, solve
 from drolayers.status import Status
@@ -157,6 +158,45 @@ def test_whole_costs_are_told_apart_by_their_divisor() -> None:
 def test_bounds_of_integers_do_not_make_a_program_large() -> None:
     assert Auto().choose(path(24)[0]).name == "simplex"
     assert Auto().choose(path(40)[0]).name == "branch_and_bound"
+
+
+def split(items: int, lot: float) -> ConeProgram:
+    """A budget over shares and lots, which alone ties all items together; with large lots it is a knapsack."""
+    held, lots, worth = cp.Variable(items, nonneg=True), cp.Variable(items, boolean=True), cp.Parameter(2 * items)
+    size = lot * np.random.default_rng(0).uniform(1, 3, items)
+    rows = [cp.sum(held) + size @ lots == 1, held <= 0.1]
+    return compile_program(cp.Problem(cp.Minimize(-worth @ cp.hstack([held, lots])), rows), [worth])
+
+
+def test_large_batches_on_a_device_ask_the_tree_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the CPU were one: what the tree settles in a few boxes is its own, the rest is the simplex method's."""
+    monkeypatch.setattr(registry_module, "LARGE", {"cpu": 6})
+    rng = np.random.default_rng(3)
+    oracles = []
+    for program in (split(12, 0.03), split(12, 0.1)):
+        values = program.values(torch.from_numpy(rng.uniform(1, 3, (6, 24))))
+        few = Auto().best(program, values[torch.arange(5)], 3)
+        found, truth = Auto().best(program, values, 3), Simplex().best(program, values, 3)
+        assert (few.oracle, Auto().choose(program, values).name) == ("simplex", "branch_and_bound")
+        assert found.statuses == [Status.OPTIMAL] * 6
+        torch.testing.assert_close(found.objective, truth.objective, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(found.points, truth.points)
+        oracles.append(found.oracle)
+    assert oracles == ["branch_and_bound", "branch_and_bound, simplex"]
+    # A grid ties all of its rows together: such programs are not recorded on a GPU.
+    program, size = path(5)
+    assert Auto().choose(program, program.values(torch.ones(6, size).double())).name == "simplex"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_cuda_chooses_by_batch() -> None:
+    program, least = split(12, 0.03), registry_module.LARGE["cuda"]
+    theta = torch.from_numpy(np.random.default_rng(0).uniform(1, 3, (least, 24)))
+    for batch, name in ((least - 1, "simplex"), (least, "branch_and_bound")):
+        found = Auto().best(program, program.values(theta[:batch].cuda()), 3)
+        assert (found.oracle, found.objective.device.type) == (name, "cuda")
+        truth = Simplex().best(program, program.values(theta[:batch]), 3)
+        torch.testing.assert_close(found.objective.cpu(), truth.objective, rtol=1e-7, atol=1e-7)
 
 
 def test_a_layer_with_a_linear_set_asks_the_simplex_method() -> None:

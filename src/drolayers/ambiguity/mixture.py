@@ -39,7 +39,8 @@ class Mixture(AmbiguitySet):
     An event that leaves y only a part of its support has a set over ``y.within(support)``. Parameters of the sets are
     named after their event: ``"0.radius"`` is that of the first, ``"rain.radius"`` that of the one called rain. An
     event of probability zero is one that cannot happen, so that ``dro.always`` asks nothing of its outcomes; its set
-    must hold a distribution all the same, under which the cost is finite.
+    must hold a distribution all the same, under which the cost is finite, and leave what stands in ``dro.always`` a
+    largest value.
 
     The worst case is Σ_s p_s f_s(x, θ_s), or the largest such sum over the probabilities in the ball.
 

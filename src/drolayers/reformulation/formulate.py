@@ -35,6 +35,7 @@ def formulate(
     probe: bool = False,
     named: bool = False,
     apart: bool = False,
+    possible: cp.Expression | None = None,
 ) -> WorstCase:
     """c₀(x) + sup E[…] and what comes with it.
 
@@ -45,6 +46,7 @@ def formulate(
         probe: whether slopes and offsets can be perturbed.
         named: whether products with known data are variables, for sets that multiply rows by parameters once more.
         apart: whether the price of the multipliers is no part of the value.
+        possible: zero where the set is that of an event that cannot happen, which forbids nothing.
     """
     parsed = costs[0]
     if (parsed.components or parsed.atoms > 1) and parsed.owner is not ambiguity:
@@ -63,7 +65,14 @@ def formulate(
     if len(parsed.forbidden):
         never = ambiguity.outcomes(_forbidden_rows(parsed, stack))
         bound, more = supremum(never.rows, reach, never.terms)
-        constraints += [*never.constraints, *more, never.rows.offset + bound <= 0]
+        largest = never.rows.offset + bound
+        constraints += [*never.constraints, *more]
+        if possible is not None:
+            # By name, since it holds parameters of the set.
+            named_largest = cp.Variable(largest.shape)
+            constraints.append(named_largest >= largest)
+            largest = possible * named_largest
+        constraints.append(largest <= 0)
     if everywhere and not len(parsed.pieces) and not parsed.curves and not probe and len(costs) == 1:
         return WorstCase(fixed, constraints, None)
     shared = not probe

@@ -57,9 +57,10 @@ def worst_case_under(
     plain = replace(parsed, constraints=(), equations=parsed.equations.take(np.zeros(0, dtype=np.int64)))
     count = len(ambiguity.sets)
     found = []
-    for part, own in zip(ambiguity.sets, parsed.events or [plain] * count, strict=True):
+    for s, (part, own) in enumerate(zip(ambiguity.sets, parsed.events or [plain] * count, strict=True)):
         uncertain = replace(own, certain=(), constant=own.constant.combine(sp.csr_array((1, 1))))
-        found.append(formulate([uncertain], part, everywhere, probe, named))
+        possible = ambiguity.possible[s] if everywhere and ambiguity.given is None else None
+        found.append(formulate([uncertain], part, everywhere, probe, named, possible=possible))
     values, moved = cp.Variable(count, name="v"), cp.Parameter(count, name="event probe") if probe else None
     above = cp.hstack([worst.value for worst in found]) + (np.zeros(count) if moved is None else moved)
     value, constraints = ambiguity.mixed(values, everywhere)

@@ -56,6 +56,11 @@ class Solved(NamedTuple):
 _RECORDINGS = Recordings()
 
 
+def system_plan(program: ConeProgram, device: torch.device) -> SystemPlan:
+    """The block-arrow plan of a program on a device, made once."""
+    return once(program, ("arrow", device), lambda: SystemPlan.of(program, device))
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -110,8 +115,7 @@ class Batch:
     @property
     def _plan(self) -> SystemPlan:
         """The block-arrow plan."""
-        program, device = self.program, self.q.device
-        return once(program, ("arrow", device), lambda: SystemPlan.of(program, device))
+        return system_plan(self.program, self.q.device)
 
     @property
     def cone_rows(self) -> ConeRows:
