@@ -12,7 +12,8 @@ from sklearn.base import clone
 
 import drolayers as dro
 from drolayers.conic import make_engine
-from drolayers.learning.calibration import Share, conformal, crossed, descend, lower_bound, rank
+from drolayers.learning.calibration import Share, conformal, descend, lower_bound, rank
+from drolayers.learning.covering import crossed
 from drolayers.learning.storage import read_header
 from tests.learning.small import learner, sales, shop
 

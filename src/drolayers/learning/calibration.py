@@ -184,22 +184,6 @@ def conformal(scores: Float[Tensor, "row"], level: float) -> float:
     return found
 
 
-def crossed(scores: Float[Tensor, "batch"], level: float) -> Float[Tensor, "batch"]:
-    """For every row of a batch the scale that the other half of it asks for, differentiable; one where there is none.
-
-    Halves are every other row. The quantile of one that is too small is its largest score (Yeh et al., End-to-end
-    conformal calibration for optimization under uncertainty, 2024).
-    """
-    found = torch.ones_like(scores)
-    for half in range(2):
-        other = scores[1 - half :: 2]
-        other = other[other.isfinite()]
-        if other.numel():
-            place = min(rank(len(other), level), len(other))
-            found[half::2] = other.sort().values[place - 1]
-    return found
-
-
 def lower_bound(gaps: Float[Tensor, "row"], beta: float, generator: np.random.Generator) -> float:
     """A bound below the mean, of level 1-β: the bootstrap of Student's ratio, which knows of skewness."""
     values = gaps.double().numpy()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from drolayers.errors import ShapeError
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import RATE, Stage
 from drolayers.projection import Projection
@@ -143,7 +144,15 @@ class Comparison:
         layer.gradient, layer.temperature = self._layer
         self.pipeline.model.load_state_dict(self._start)
         self.pipeline.projection = choice.projection
-        self._run(choice.stage, name)
+        try:
+            self._run(choice.stage, name)
+        except ShapeError:
+            # At too large a rate the parameters overflow: there is nothing to measure, and nothing is won.
+            if all(bool(parameter.isfinite().all()) for parameter in self.pipeline.model.parameters()):
+                raise
+            trial = Trial(f"{choice.name}, diverged", float("inf"), 0.0, choice.stage.epochs)
+            self.trials.append(trial)
+            return trial
         return self._note(choice.name, choice.stage.epochs)
 
     def search(self, choice: Choice, budget: float, questions: Sequence[Callable[[Choice], list[Choice]]]) -> Choice:

@@ -25,6 +25,7 @@ from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import check_enough, fingerprint
 from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Findings
+from drolayers.learning.covering import Covering
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
 from drolayers.learning.judged import Judged
@@ -275,9 +276,8 @@ class DecisionFocusedLearner(Judged, Decider):
     def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
         """What trains in several ways and judges by validation data."""
         stage, objective = self.training or Stage(), checked_objective(self.objective)
-        judge = DecisionModule(
-            self.pipeline_, None, None, rate_schedule(stage), objective=objective, coverage=stage.coverage
-        )
+        covering = self._covering(stage, training)
+        judge = DecisionModule(self.pipeline_, None, None, rate_schedule(stage), objective=objective, coverage=covering)
 
         def run(stage: Stage, name: str) -> None:
             self._train(name, self._decision_module(stage, training), stage, training, held_out)
@@ -300,13 +300,12 @@ class DecisionFocusedLearner(Judged, Decider):
             )
         if stage is None or not stage.epochs:
             return
-        loss = PredictionLosses(sets, training.Y)
+        loss = PredictionLosses(sets, training.Y, stage.locations)
         if not loss.fits:
             return
-        outcomes = stage.locations == "outcomes"
 
         def run(stage: Stage, name: str) -> None:
-            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
+            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2)
             self._train(name, module, stage, training, held_out)
 
         rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]
@@ -374,9 +373,14 @@ class DecisionFocusedLearner(Judged, Decider):
                 start = pipeline(z, rows, known)
             x, told = ({v: x[start.ok] for v, x in start.best.items()}, self.problem.known_data.values(known[start.ok]))
             held = Violations(self.problem, stage.violations, x, y[start.ok], told)
+        covering = self._covering(stage, training)
         return DecisionModule(
-            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held, stage.coverage
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held, covering
         )
+
+    def _covering(self, stage: Stage, training: Examples) -> Covering | None:
+        """The size of sets while they are trained, where coverage is asked for."""
+        return None if stage.coverage is None else Covering(stage.coverage, training, stage.epochs, self.seed)
 
     def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
         """Run one stage and keep its best epoch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from drolayers.errors import ShapeError
 from drolayers.layer import Decision
-from drolayers.learning.calibration import crossed
+from drolayers.learning.covering import Covering
 from drolayers.learning.data import Batch, Examples
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, evaluating, timed
@@ -58,21 +59,13 @@ class PredictionModule(_Training):
         loss: the two-term loss.
         rate: learning rate by epoch.
         location_epochs: epochs on the first term alone.
-        outcomes: whether locations are fitted to the outcomes themselves rather than to their neighbours.
     """
 
     monitor = "val_prediction_loss"
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        loss: PredictionLosses,
-        rate: RateSchedule,
-        location_epochs: int,
-        outcomes: bool = False,
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, loss: PredictionLosses, rate: RateSchedule, location_epochs: int) -> None:
         super().__init__(pipeline, rate)
-        self.loss, self.location_epochs, self.outcomes = loss, location_epochs, outcomes
+        self.loss, self.location_epochs = loss, location_epochs
 
     def _loss(self, batch: Batch, phase: Literal["location", "bound"]) -> Tensor:
         """The mean two-term loss of a batch."""
@@ -81,7 +74,7 @@ class PredictionModule(_Training):
             return self.pipeline.nothing()
         nominal = self.pipeline.around(z, rows)
         assert nominal is not None
-        return self.loss(self.pipeline.model(z), nominal, phase, y if self.outcomes else None)
+        return self.loss(self.pipeline.model(z), nominal, phase, y)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
@@ -114,8 +107,8 @@ class DecisionModule(_Training):
             is counted (:meth:`Pipeline.cost_unit`).
         objective: what is minimised; the mean cost unless given.
         violations: how constraints are held on data; None leaves them to the sets.
-        coverage: with which probability sets are to hold their outcomes: each half of a batch is scaled by what the
-            other half asks for. None leaves sets as they are.
+        coverage: with which probability sets are to hold their outcomes, and what the sets of a batch are scaled by for
+            that; None leaves sets as they are.
     """
 
     monitor = "val_decision_loss"
@@ -131,7 +124,7 @@ class DecisionModule(_Training):
         unit: float = 1.0,
         objective: Objective | None = None,
         violations: Violations | None = None,
-        coverage: float | None = None,
+        coverage: Covering | None = None,
     ) -> None:
         super().__init__(pipeline, rate)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
@@ -156,7 +149,7 @@ class DecisionModule(_Training):
         if not len(z):
             self._backward_from = time.perf_counter()
             return self._average(self.pipeline.nothing(), torch.zeros(()))
-        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y)))
+        raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y, rows)))
         start = time.perf_counter()
         total = self._loss(decision, y, table).sum()
         seconds["layer"] += time.perf_counter() - start
@@ -171,12 +164,13 @@ class DecisionModule(_Training):
         self._backward_from = time.perf_counter()
         return loss
 
-    def _resize(self, y: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Sets of the size that covers outcomes, where that is asked for."""
+    def _resize(self, y: Tensor, rows: Tensor | None = None) -> Callable[[Tensor], Tensor] | None:
+        """Sets of the size that covers outcomes, where that is asked for; in training, on their way to it."""
         if self.coverage is None:
             return None
-        sets, level = self.pipeline.layer.problem.sets, self.coverage
-        return lambda theta: sets.scaled(theta, crossed(sets.scores(theta, y), level))
+        if rows is None:
+            return partial(self.coverage.crossed, self.pipeline, y)
+        return partial(self.coverage, self.pipeline, y, rows, self.current_epoch, self.global_step)
 
     def _loss(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """The objective, one number an item."""

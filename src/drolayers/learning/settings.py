@@ -97,7 +97,8 @@ class Stage(Settings):
         clip: largest norm of a gradient of the loss in typical units; None for none.
         patience: epochs without a better validation loss before training stops; None never stops early.
         locations: of the first training: what locations are fitted to, "nominal" (Q_z, as in the paper) or "outcomes"
-            (those of the training points themselves, without the neighbours' bias).
+            (those of the training points themselves, without the neighbours' bias); "auto" is the latter for sets
+            around a centre (``Outcomes``, ``MeanCovariance``).
         anchor: of the second: weight, beside the decision loss, of the squared distance of locations to outcomes, both
             in typical units; against overfitting.
         temperature: of the second: λ of the layer, as a number (absolute), ``dro.RelativeTemperature``, or a callable
@@ -109,9 +110,9 @@ class Stage(Settings):
         violations: of the second: the largest share of outcomes at which ``dro.always`` and ``dro.chance`` may fail on
             data; means and CVaRs in constraints may then not exceed their bounds there. Held by an augmented Lagrangian
             whose multipliers follow validation data; None leaves constraints to the sets alone.
-        coverage: of the second: the probability with which sets are to hold their outcomes. In every batch each half
-            scales the sets of the other, so that decisions are those of calibrated sets, and what is learnt is their
-            shape. The learner must then be calibrated too: ``fit(calibration_share=0.2)`` does so at its end.
+        coverage: of the second: the probability with which sets are to hold their outcomes. Sets of a batch are scaled
+            by what other training rows ask for, so that decisions are those of calibrated sets, and what is learnt is
+            their shape. The learner must then be calibrated too: ``fit(calibration_share=0.2)`` does so at its end.
     """
 
     epochs: int = 30
@@ -120,7 +121,7 @@ class Stage(Settings):
     batch_size: int | None = None
     clip: float | None = 1.0
     patience: int | None = None
-    locations: Literal["nominal", "outcomes"] = "nominal"
+    locations: Literal["auto", "nominal", "outcomes"] = "auto"
     anchor: float = 0.0
     temperature: Temperature | TemperatureSchedule | None = None
     gradient: Literal["auto", "exact", "smoothed"] = "auto"
@@ -144,7 +145,10 @@ class Stage(Settings):
             raise ModelError(f"violations must lie in [0, 1), not {self.violations!r}.")
         if self.coverage is not None and not 0 < number("coverage", self.coverage) < 1:
             raise ModelError(f"coverage must lie between 0 and 1, both excluded, not {self.coverage!r}.")
-        for name, known in (("locations", ("nominal", "outcomes")), ("gradient", ("auto", "exact", "smoothed"))):
+        for name, known in (
+            ("locations", ("auto", "nominal", "outcomes")),
+            ("gradient", ("auto", "exact", "smoothed")),
+        ):
             if getattr(self, name) not in known:
                 raise ModelError(f"{name} must be one of {list(known)}, not {getattr(self, name)!r}.")
         if self.temperature is not None and not callable(self.temperature):
