@@ -63,7 +63,8 @@ def test_what_is_given_is_not_compared() -> None:
 def test_rates_of_the_first_training_are_compared_where_they_are_left_open() -> None:
     model = learner(shop(lots=False).problem, pretraining=dro.Stage(epochs=2, batch_size=10), training__epochs=1)
     told = [t.what for t in model.fit(Z, Y, validation=HELD).report_.trials if t.epochs == 0]
-    assert len(told) == 4
+    assert len(told) == 6
+    assert sum("smaller sets" in what for what in told) == 2
     assert {what.split(", ")[1] for what in told} == {"rate 0.01", "rate 0.003"}
 
 

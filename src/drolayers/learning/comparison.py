@@ -1,4 +1,4 @@
-"""What was left to the learner, compared on validation data: projection or none, which gradient, which rate.
+"""What was left to the learner, compared on validation data: projection or none, size, which gradient, which rate.
 
 Short trainings from the same start, each an eighth as long as the training itself, one question after the other: what
 wins one is kept for the next. The training that follows has the settings that won. At the end the model with the least
@@ -101,6 +101,7 @@ class Comparison:
         run: trains it with some settings under a name, and leaves it at its best epoch.
         measure: its loss on validation data, and the share of these that have a decision.
         projections: that may be used, the usual one first.
+        shrink: makes the sets of the model smaller; None where their size is not to be compared.
     """
 
     def __init__(
@@ -109,34 +110,44 @@ class Comparison:
         run: Callable[[Stage, str], None],
         measure: Callable[[], tuple[float, float]],
         projections: Sequence[Projection | None],
+        shrink: Callable[[], None] | None = None,
     ) -> None:
         self.pipeline, self._run, self._measure, self.projections = pipeline, run, measure, list(projections)
+        self._shrink, self._differ = shrink, False
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
         self._best: tuple[Trial, dict[str, Tensor], Projection | None] | None = None
 
     def begun(self, what: str, train: Callable[[], None]) -> None:
-        """A first training, from the model as it was made, judged with every projection."""
+        """A first training, from the model as it was made, judged with every projection, and with smaller sets."""
         self.pipeline.model.load_state_dict(self._start)
         train()
         self._noted(what)
+        # What contains Q_z has a size already.
+        if self._shrink is not None and None in self.projections:
+            self._shrink()
+            self.pipeline.projection = None
+            self._note(f"{what}, no projection, smaller sets", 0)
 
     def settle(self, what: str) -> list[Projection | None]:
-        """Go on from the best model so far; the projections that make a difference to it."""
+        """Go on from the best model so far; the projections that make a difference, the best first."""
         if self._best is None:
             self._noted(what)
         assert self._best is not None
-        self._start = self._best[1]
-        losses = [trial.loss for trial in self.trials]
-        same = len(losses) > 1 and losses[::2] == losses[1::2]
-        return self.projections[:1] if same else self.projections
+        _, self._start, best = self._best
+        self.pipeline.model.load_state_dict(self._start)
+        self.pipeline.projection = best
+        return [best, *(other for other in self.projections if self._differ and other is not best)]
 
     def _noted(self, what: str) -> None:
         """Judge the model as it is with every projection."""
+        losses = set()
         for projection in self.projections:
             self.pipeline.projection = projection
-            self._note(f"{what}, {'no projection' if projection is None else 'projection'}", 0)
+            told = f"{what}, {'no projection' if projection is None else 'projection'}"
+            losses.add(self._note(told, 0).loss)
+        self._differ |= len(losses) > 1
 
     def tried(self, choice: Choice, name: str) -> Trial:
         """A training from the start."""

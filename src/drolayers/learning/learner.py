@@ -56,6 +56,12 @@ from drolayers.writing import writing
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
 
+SOME = 64
+"""Contexts around which the size of sets is looked at before training."""
+
+SMALLER = 0.1
+"""Size of the smaller sets that are compared with those that were fitted."""
+
 STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
@@ -259,14 +265,16 @@ class DecisionFocusedLearner(Judged, Decider):
     def _begin(self, training: Examples, held_out: Examples | None) -> None:
         """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
         pipeline, size = self.pipeline_, self.problem.size
+        assert pipeline.nominal is not None
+        pipeline.nominal.fit(training.Z, training.Y)
         if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            pipeline.model.take_units(self.problem.sets, training.Z, training.Y)
+            some = torch.linspace(0, len(training) - 1, min(len(training), SOME)).long()
+            near = pipeline.nominal(training.Z[some]).atoms
+            pipeline.model.take_units(self.problem.sets, training.Z, training.Y, near)
         with torch.no_grad(), evaluating(pipeline):
             theta = pipeline.model(training.Z[:1])
         if tuple(theta.shape) != (1, size):
             raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
-        assert pipeline.nominal is not None
-        pipeline.nominal.fit(training.Z, training.Y)
         # A single point cannot be left out.
         own = torch.arange(len(training)) if self.trainer.leave_one_out and len(training) > 1 else None
         known = torch.full((len(training),), -1) if own is None else own
@@ -285,7 +293,21 @@ class DecisionFocusedLearner(Judged, Decider):
         projections = [self.pipeline_.projection]
         if self.projection == "auto":
             projections.append(None)
-        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections)
+        return Comparison(
+            self.pipeline_, run, lambda: judge.measured(held_out), projections, self._shrinking(stage, training)
+        )
+
+    def _shrinking(self, stage: Stage, training: Examples) -> Callable[[], None] | None:
+        """What makes the sets of the default model smaller, where nothing else determines their size."""
+        model, sets = self.pipeline_.model, self.problem.sets
+        if stage.coverage is not None or isinstance(self.model, nn.Module) or not isinstance(model, SetModel):
+            return None
+        try:
+            sets.scaled(torch.cat([t.centre.reshape(-1) for t in sets.typical(training.Y).values()])[None], SMALLER)
+        except ModelError:
+            # They have no size.
+            return None
+        return partial(model.resize, sets, SMALLER)
 
     def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
@@ -336,8 +358,14 @@ class DecisionFocusedLearner(Judged, Decider):
             lambda best: [
                 replace(best, stage=best.stage.but(rate=rate)) for rate in rates[2 + (best.stage.rate == RATE) :][:1]
             ],
-            # Gradients last: what is quick at the start need not be what gets far, and a good rate gets farther.
+            # Gradients after them: what is quick at the start need not be what gets far, and a good rate gets farther.
             lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
+            # The rate was found with the other gradient.
+            lambda best: [
+                replace(best, stage=best.stage.but(rate=factor * best.stage.rate))
+                for factor in ((3.0, 1.0 / 3.0) if stage.rate == "auto" and best.stage.gradient != gradients[0] else ())
+                if isinstance(best.stage.rate, float)
+            ],
         ]
         comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
 
@@ -348,8 +376,10 @@ class DecisionFocusedLearner(Judged, Decider):
         free = {*self.problem.variables, *self.problem.coefficients} - set(self.problem.integer_variables)
         if stage.gradient != "auto" or isinstance(layer.gradient, Smoothed) or not able or not free:
             return stage.gradient
-        z, _, rows, known = training.batch(list(range(min(len(training), 50))))
-        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known) > STILL else "exact"
+        z, y, rows, known = training.batch(list(range(min(len(training), 50))))
+        covering = self._covering(stage, training)
+        resize = None if covering is None else partial(covering, self.pipeline_, y, rows, 0, 0)
+        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known, resize) > STILL else "exact"
 
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
 
 import torch
@@ -17,6 +18,9 @@ from drolayers.errors import ModelError
 
 MONOMIALS = 20_000
 """Columns that polynomials of the covariates may have at most."""
+
+LEAST = 1e-4
+"""The smallest unit of a size around one context, relative to that of all outcomes."""
 
 WEIGHTS = 1_000_000_000
 """Weights that a perceptron may have at most."""
@@ -66,15 +70,43 @@ class SetModel(nn.Module):
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
 
-    def take_units(self, ambiguity: AmbiguitySet | Sets, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
-        """Take the units of inputs and outputs from training data; a constant column of Z has no effect."""
+    def take_units(
+        self,
+        ambiguity: AmbiguitySet | Sets,
+        Z: Float[Tensor, "n dz"],
+        Y: Float[Tensor, "n dim"],
+        near: Float[Tensor, "item point dim"] | None = None,
+    ) -> None:
+        """Take the units of inputs and outputs from training data; a constant column of Z has no effect.
+
+        Args:
+            ambiguity: the set, or all sets of a problem.
+            Z: contexts.
+            Y: outcomes.
+            near: outcomes around some contexts. A size that is fitted to data is counted in the median of what is
+                typical around one: of all outcomes together it may be many times as large, and a network that has to
+                come down from there steps beyond zero, where softplus is flat.
+        """
         shift, scale = units(polynomials(Z, self.degree))
         self.input_shift.copy_(shift)
         self.input_scale.copy_(scale)
-        typical = list(ambiguity.typical(Y).values())
-        self.centre.copy_(torch.cat([t.centre.reshape(-1) for t in typical]))
-        self.scale.copy_(torch.cat([t.scale.reshape(-1) for t in typical]))
-        self.positive.copy_(torch.cat([torch.full((t.centre.numel(),), t.positive) for t in typical]))
+        typical = ambiguity.typical(Y)
+        around = [ambiguity.typical(some) for some in near] if near is not None and near.shape[1] > 1 else []
+        for name, value in typical.items():
+            if value.positive and value.meaningful and around:
+                local = torch.stack([one[name].scale for one in around]).median(0).values
+                size = torch.minimum(torch.maximum(local, LEAST * value.scale), value.scale)
+                typical[name] = replace(value, centre=size, scale=size)
+        found = list(typical.values())
+        self.centre.copy_(torch.cat([t.centre.reshape(-1) for t in found]))
+        self.scale.copy_(torch.cat([t.scale.reshape(-1) for t in found]))
+        self.positive.copy_(torch.cat([torch.full((t.centre.numel(),), t.positive) for t in found]))
+
+    def resize(self, sets: Sets, factor: float) -> None:
+        """Make all sets so many times as large, about their centres."""
+        # Locations stay, and sizes are linear in their centres and scales.
+        for units in (self.centre, self.scale):
+            units.copy_(sets.scaled(units[None].double(), factor)[0])
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""

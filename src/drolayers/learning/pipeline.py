@@ -154,7 +154,12 @@ class Pipeline(nn.Module):
         return found if 0.0 < found < float("inf") else 1.0
 
     def still(
-        self, z: Tensor, rows: Tensor | None, typical: Float[Tensor, "theta"], known: Tensor | None = None
+        self,
+        z: Tensor,
+        rows: Tensor | None,
+        typical: Float[Tensor, "theta"],
+        known: Tensor | None = None,
+        resize: Callable[[Tensor], Tensor] | None = None,
     ) -> float:
         """The share of contexts whose continuous decisions do not move with θ, by exact derivatives.
 
@@ -163,13 +168,14 @@ class Pipeline(nn.Module):
             rows: their rows in the training.
             typical: changes of θ that are typical.
             known: their known data, as a table.
+            resize: what is made of projected sets, in place of a scale for all.
         """
         problem = self.layer.problem
         integers = set(problem.integer_variables)
         free = [*(v for v in problem.variables if v not in integers), *problem.coefficients]
         with torch.no_grad():
             nominal = self.around(z, rows)
-            theta = self.theta(z, nominal, known)
+            theta = (resize or self._sized)(self._projected(self.model(z), nominal, known))
         if not free:
             return 0.0
         theta.requires_grad_()

@@ -15,8 +15,8 @@ For sets around a centre (``Outcomes``, ``MeanCovariance``) all of it is a likel
 normal distribution that fits best, and the set is the multiple of it that it is made for.
 
 E_Q is an average over neighbours, which flattens what is curved. Locations can be fitted to the outcomes themselves
-instead, which are unbiased, and are so for likelihoods unless asked otherwise; bounds cannot, since a single outcome has
-no spread. (A likelihood of single outcomes knows of one, but follows outliers: boxes around the battery's prices came
+instead, which are unbiased; for likelihoods they are so unless asked otherwise. Bounds cannot: a single outcome has no
+spread. (A likelihood of single outcomes knows of one, but follows outliers: boxes around the battery's prices came
 out worse, at every coverage, than with the spread of neighbours.)
 """
 
