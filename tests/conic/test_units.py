@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import make_engine
-from drolayers.conic.index import row_index
-from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
+from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values, row_index
 from drolayers.conic.residuals import optimality, products
 from drolayers.conic.semidefinite import triangle
 from drolayers.conic.units import Units

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.conic.index import row_index
-from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
+from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values, row_index
 from drolayers.conic.residuals import products
 from drolayers.conic.solvers.contract import Solver
 from drolayers.conic.units import Units

@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from drolayers.conic.index import row_index
-from drolayers.conic.program import ConeProgram
+from drolayers.conic.program import ConeProgram, row_index
 
 
 @final

@@ -29,8 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.conic.index import once, row_index
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Values, once, row_index
 from drolayers.conic.replay import replayed
 from drolayers.conic.semidefinite import triangle
 from drolayers.conic.squares import NO_BOOST, Boost, products

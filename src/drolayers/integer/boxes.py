@@ -24,7 +24,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.conic.residuals import products
 from drolayers.integer.components import Components
 from drolayers.integer.multipliers import Multipliers

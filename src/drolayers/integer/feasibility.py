@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items

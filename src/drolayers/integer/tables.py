@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.integer.components import Components
 
 Array = np.ndarray

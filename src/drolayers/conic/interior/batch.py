@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.index import once
 from drolayers.conic.interior import method
 from drolayers.conic.interior.elimination import Structure
 from drolayers.conic.interior.face import ConeRows, cone_rows
@@ -20,7 +19,7 @@ from drolayers.conic.interior.method import Goal, Iterate
 from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Values, once
 from drolayers.conic.replay import rounded
 
 AlgebraName = Literal["numba", "torch"]

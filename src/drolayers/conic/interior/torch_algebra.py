@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.index import once, row_index
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
 from drolayers.conic.interior.scaling import ConeShape, Scaling, folded
-from drolayers.conic.program import ConeProgram
+from drolayers.conic.program import ConeProgram, once, row_index
 
 
 @dataclass(frozen=True, eq=False)
