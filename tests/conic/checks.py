@@ -155,7 +155,7 @@ def step(program: ConeProgram) -> float:
     Solved to 1e-12, a vertex is exact to about 1e-12, while the minimiser of a curved problem is exact to 1e-6 at best:
     there the step must be larger, and the differences of fourth order.
     """
-    return 1e-3 if program.cones.kinds <= {"zero", "nonneg"} else 1e-2
+    return 1e-3 if program.cones.polyhedral else 1e-2
 
 
 def central_differences(program: ConeProgram, theta: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,8 @@ from weakref import WeakSet
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch._C import _functorch
+from torch.autograd import forward_ad
 
 from drolayers.conic import residuals
 from drolayers.conic.adjoints.rules import Exact, Smoothed
@@ -31,7 +33,6 @@ from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError
 from drolayers.status import Derivative, Status, usable
-from drolayers.transforms import refuse_transforms
 
 
 class FlatGradientWarning(UserWarning):
@@ -125,7 +126,7 @@ class Engine:
             # No engine has another path to smooth along.
             advice = 'use gradient="exact"' if lacks == self.gradient.lacks(program) else "choose another engine"
             raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(lacks)}: {advice}.")
-        if not len(values):
+        if not len(values.q):
             return _empty(program, values)
         if warm_start is not None:
             shapes = [tuple(t.shape) for t in (warm_start.primal, warm_start.dual, warm_start.slack)]
@@ -143,7 +144,7 @@ class Engine:
             primal: an optimal point for every item.
             dual: its multipliers.
         """
-        if not len(values):
+        if not len(values.q):
             return _empty(program, values)
         detached = values.detach()
         _, Ax, _ = residuals.products(program, detached, primal, dual)
@@ -155,7 +156,9 @@ class Engine:
         outcome: dict[str, Tensor] = {}
         matrices = (values.P, values.A, values.q, values.b)
         refuse_transforms(*matrices, values.constant)
-        x = _ImplicitSolve.apply(self, program, values.finite, point, known, outcome, *matrices)
+        # Which items hold neither NaN nor infinities.
+        finite = torch.stack([t.isfinite().all(1) for t in (*matrices, values.constant[:, None])]).all(0)
+        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
         objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
@@ -177,7 +180,7 @@ class Engine:
         ``own`` are the units of the data, and the data in the program's own units, in which solvers of others do better
         at times: what the second route leaves unfinished is tried there too.
         """
-        batch = len(values)
+        batch = len(values.q)
         if not bool(finite.all()):
             if not bool(finite.any()):
                 nothing = Points.none(values)
@@ -240,6 +243,21 @@ class Engine:
                 FlatGradientWarning,
                 stacklevel=2,
             )
+
+
+def refuse_transforms(*tensors: Tensor) -> None:
+    """Refuse tensors within torch.func's vmap, grad, jacrev and the like, and batched gradients."""
+    if any(
+        _functorch.is_functorch_wrapped_tensor(t)
+        or _functorch.is_legacy_batchedtensor(t)
+        or forward_ad.unpack_dual(t).tangent is not None
+        for t in tensors
+    ):
+        raise DifferentiationError(
+            "Solvers cannot be seen through by torch.func (vmap, grad, jacrev, jvp) nor by batched gradients "
+            "(vectorize=True): give all items as one batch, and differentiate with backward() or "
+            "torch.autograd.functional.jacobian."
+        )
 
 
 class _ImplicitSolve(torch.autograd.Function):

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -81,6 +81,11 @@ class Cones:
         blocks = (*self.soc, *triangles, *[3] * (self.exp + len(self.power)))
         rows, kinds = self.zero + self.nonneg + sum(blocks), frozenset(k for k, v in self.given.items() if v)
         vars(self).update(blocks=blocks, rows=rows, kinds=kinds)
+
+    @property
+    def polyhedral(self) -> bool:
+        """Whether the cone is an orthant times a subspace."""
+        return self.kinds <= {"zero", "nonneg"}
 
     @property
     def given(self) -> dict[str, Any]:
@@ -151,9 +156,6 @@ class Values:
     b: Float[Tensor, "batch row"]
     constant: Float[Tensor, "batch"]
 
-    def __len__(self) -> int:
-        return self.q.shape[0]
-
     def __getitem__(self, items: Tensor) -> Values:
         """The programs of some items; matrices that all items share stay shared."""
         matrices = [M[:1].expand(int(items.numel()), -1) if M.stride(0) == 0 else M[items] for M in (self.P, self.A)]
@@ -162,12 +164,6 @@ class Values:
     def detach(self) -> Values:
         """The same numbers, outside any graph."""
         return Values(*(getattr(self, f.name).detach() for f in fields(self)))
-
-    @property
-    def finite(self) -> Bool[Tensor, "batch"]:
-        """Which items hold neither NaN nor infinities."""
-        numbers = (self.P, self.A, self.q, self.b, self.constant[:, None])
-        return torch.stack([t.isfinite().all(1) for t in numbers]).all(0)
 
 
 class Index(NamedTuple):
@@ -238,7 +234,7 @@ class ConeProgram:
     def flat(self) -> bool:
         """Whether the solution map is constant almost everywhere: polyhedral, features in the objective alone."""
         return (
-            self.cones.kinds <= {"zero", "nonneg"}
+            self.cones.polyhedral
             and not self.quadratic
             and not (self.A_map.varies or self.b_map.varies or self.P_map.varies)
         )
@@ -271,7 +267,7 @@ class ConeProgram:
         self, values: Values, lower: Float[Tensor, "batch integer"], upper: Float[Tensor, "batch integer"]
     ) -> Values:
         """The same programs with their integer columns confined to a box (or fixed, where both ends agree)."""
-        expected = (len(values), self.integers.numel())
+        expected = (len(values.q), self.integers.numel())
         for name, bound in (("lower", lower), ("upper", upper)):
             if tuple(bound.shape) != expected:
                 raise ShapeError(

@@ -69,7 +69,7 @@ class Units:
         """The units of a batch, and its numbers in them. Where all items share P and A, they go on sharing them."""
         device = values.q.device
         balance = once(program, ("balance", device), lambda: _Balance(program, device))
-        batch, numbers = len(values), (values.P, values.A, values.q, values.b)
+        batch, numbers = len(values.q), (values.P, values.A, values.q, values.b)
         if balance.constant is None:
             D, E, boost = balance.factors(*numbers)
             kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers)

@@ -34,7 +34,7 @@ class Slots:
         if count < 1:
             raise ModelError(f"At least one candidate must be asked for, not {count}.")
         check_box(program)
-        self.start, self.count, batch = time.perf_counter(), int(count), len(values)
+        self.start, self.count, batch = time.perf_counter(), int(count), len(values.q)
         self.values, self.good = usable_items(values)
         zeros = self.values.q.new_zeros
         lower = program.integer_bounds[0].to(zeros(0).device, torch.int64)

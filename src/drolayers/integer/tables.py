@@ -49,7 +49,7 @@ class Tables:
         few = once(components, ("few", states), lambda: _few(program, components, states))
         integers = program.integers.numel()
         if not few:
-            return cls._padded([], len(values), np.ones(integers, dtype=bool), values.q.device)
+            return cls._padded([], len(values.q), np.ones(integers, dtype=bool), values.q.device)
         A = (values.A[:1] if values.A.stride(0) == 0 else values.A).cpu().numpy()
         b, q = values.b.cpu().numpy(), values.q.cpu().numpy()
         taken = np.zeros(integers, dtype=bool)

@@ -38,7 +38,7 @@ class Active:
         """Pull gradients back."""
         batch = Batch.of(program, values, self.algebra)
         x, v, seed = found.x.T.clone(), (found.z - found.s).T.clone(), dx.T
-        pulled, items = Pulled.none(values), torch.arange(len(values), device=dx.device)
+        pulled, items = Pulled.none(values), torch.arange(len(values.q), device=dx.device)
         work = partial(adjoint, rows=batch.cone_rows)
         least = min(len(items), SHARED)
         for _ in range(ROUNDS):

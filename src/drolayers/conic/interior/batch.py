@@ -74,7 +74,7 @@ class Batch:
     def of(cls, program: ConeProgram, values: Values, algebra: AlgebraName | None = None) -> Batch:
         """From the numbers of a batch; compiled code runs on the CPU alone."""
         usual: AlgebraName = "numba" if values.q.device.type == "cpu" else "torch"
-        shared = values.A.stride(0) == 0 and len(values) > 1
+        shared = values.A.stride(0) == 0 and len(values.q) > 1
         numbers = (values.A[:1] if shared else values.A, values.P, values.q, values.b)
         return cls(program, algebra or usual, *(t.detach().T.contiguous() for t in numbers))
 

@@ -38,7 +38,7 @@ class Clarabel:
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Solve every item by itself; the warm start is not used."""
-        found = [self._solve(program, values, item) for item in range(len(values))]
+        found = [self._solve(program, values, item) for item in range(len(values.q))]
         x, z, s = (torch.stack([torch.as_tensor(f[k]) for f in found]).to(values.q) for k in range(3))
         verdict, steps = (torch.tensor([int(f[k]) for f in found], device=values.q.device) for k in (3, 4))
         return Points(x, z, s, verdict, steps)

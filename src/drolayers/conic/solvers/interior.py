@@ -50,7 +50,7 @@ class Interior:
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
-        items = len(values)
+        items = len(values.q)
         if values.q.device.type == "cuda":
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
             size = rounded(items, max(program.nonzeros, program.rows))

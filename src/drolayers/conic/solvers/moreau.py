@@ -91,7 +91,7 @@ class Moreau:
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Pad the batch, solve it, cut it."""
-        items, device = len(values), values.q.device
+        items, device = len(values.q), values.q.device
         size = self._pool.batch_size(program, items)
         target = torch.device("cuda" if device.type == "cuda" and _cuda() else "cpu")
         # A fixed quadratic form still differs between items once it is scaled.
