@@ -90,8 +90,9 @@ class Engine:
 
     def _lacks(self, program: ConeProgram) -> list[str]:
         """What the program needs and the engine has not."""
-        able = self.solver.capabilities
-        lacks = [f"{kind} cones" for kind in sorted(program.cones.kinds - able.cones)] + self.gradient.lacks(program)
+        kinds, able = program.cones.kinds, self.solver.capabilities
+        lacks = [f"{kind} cones" for kind in sorted(kinds - able.cones)]
+        lacks += [f"smoothed gradients over {kind} cones" for kind in sorted(kinds - self.gradient.cones)]
         return lacks + (["a quadratic objective"] if program.quadratic and not able.quadratic else [])
 
     def solve(
@@ -124,7 +125,8 @@ class Engine:
         """Solve programs whose numbers are at hand already."""
         if lacks := self._lacks(program):
             # No engine has another path to smooth along.
-            advice = 'use gradient="exact"' if lacks == self.gradient.lacks(program) else "choose another engine"
+            smooth = all(lack.startswith("smoothed") for lack in lacks)
+            advice = 'use gradient="exact"' if smooth else "choose another engine"
             raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(lacks)}: {advice}.")
         if not len(values.q):
             return _empty(program, values)
@@ -209,9 +211,9 @@ class Engine:
         self, program: ConeProgram, values: Values, found: Found, dx: Tensor, asked: Bool[Tensor, "batch"]
     ) -> Pulled:
         """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told."""
+        ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
         pulled, masked = Pulled.none(values), asked
-        algebra = self.solver.algebra if isinstance(self.solver, Interior) else None
-        for adjoint in self.gradient.adjoints(program, algebra):
+        for adjoint in ways:
             if (items := masked.nonzero()[:, 0]).numel():
                 pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
                 masked = asked & ~pulled.ok
@@ -305,7 +307,8 @@ class _ImplicitSolve(torch.autograd.Function):
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
         refuse_transforms(dx)
         values, found, ok = ctx.kept
-        incoming = found.units.seed(torch.where(ok, dx, torch.zeros_like(dx)))
+        # Since x = βDx̂.
+        incoming = torch.where(ok, dx, torch.zeros_like(dx)) * found.units.D * found.units.beta
         with torch.no_grad():
             pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), (incoming != 0).any(1))
             ctx.told.copy_(pulled.code)

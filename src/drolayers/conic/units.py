@@ -126,10 +126,6 @@ class Units:
         z, s = self.boost(z / (self.E * self.kappa), -1), self.boost(s * self.E / self.beta)
         return x / (self.D * self.beta), z, s
 
-    def seed(self, dx: Tensor) -> Tensor:
-        """What is pulled back from x̂ when dx is from x."""
-        return dx * self.D * self.beta
-
     def adjoint(self, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """The solution of the adjoint equations in the program's own units."""
         return g * self.D / self.kappa, self.boost(h) * self.E / self.beta

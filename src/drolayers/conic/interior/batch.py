@@ -123,9 +123,10 @@ class Batch:
         if self.recorded:
             state = _RECORDINGS.solve(TorchAlgebra(self._plan, *self.numbers), goal)
             return Solved(state.best, state.passed, state.verdict, state.steps, state.score)
-        *best, verdict, steps, score = (found := self.each(partial(method.directly, goal=goal)))[:8]
-        passed = Iterate.of(*found[8:]) if len(found) > 8 else None
-        return Solved(Iterate.of(*best), passed, verdict[0], steps[0], score[0])
+        x, z, s, *found = self.each(partial(method.directly, goal=goal))
+        tau, kappa, verdict, steps, score = (t[0] for t in found[:5])
+        passed = Iterate(*found[5:8], *(t[0] for t in found[8:])) if len(found) > 5 else None  # type: ignore[call-arg]
+        return Solved(Iterate(x, z, s, tau, kappa), passed, verdict, steps, score)
 
     def each(self, work: Work, *given: Tensor, name: Any = None) -> tuple[Tensor, ...]:
         """Do some work on all items; on a GPU it is recorded under its name, if it has one."""

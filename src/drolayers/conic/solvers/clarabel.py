@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,7 +11,7 @@ import torch
 
 from drolayers.conic.program import ConeProgram, Values, matrices
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.solvers.contract import Capabilities, Points
+from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points
 from drolayers.status import Status
 
 
@@ -28,11 +28,7 @@ class Clarabel:
     tolerance: float = 1e-10
     max_iter: int = 500
     name: str = "clarabel"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """All our cones."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"}))
+    capabilities: ClassVar[Capabilities] = Capabilities(EVERY_CONE)
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None

@@ -13,6 +13,8 @@ from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.status import Status
 
+EVERY_CONE = frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"})
+
 
 @dataclass(frozen=True)
 class Capabilities:

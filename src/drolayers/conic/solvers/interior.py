@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -40,11 +40,7 @@ class Interior:
     max_iter: int = 60
     algebra: AlgebraName | None = None
     name: str = "batched"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Quadratic objectives over the self-dual cones."""
-        return Capabilities(SYMMETRIC)
+    capabilities: ClassVar[Capabilities] = Capabilities(SYMMETRIC)
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
