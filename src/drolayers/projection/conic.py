@@ -88,7 +88,7 @@ class ConeRule(ValueRule):
     def _compile(self, atoms: int) -> Compiled:
         """Min Σ w(θ - θ⁰)², with an epigraph variable for every atom, since weights and atoms are both parameters."""
         task, moment = self.task, self.task.moment
-        shapes = moment.shapes(task.dim) | ({"sigma": (moment.size,)} if task.free_bound else {})
+        shapes = moment.shapes | ({"sigma": (moment.size,)} if task.free_bound else {})
         variables = {name: cp.Variable(shape, name=name) for name, shape in shapes.items()}
         start = {name: cp.Parameter(shape, name=f"{name}0") for name, shape in shapes.items()}
         y, omega = cp.Parameter((atoms, task.dim), name="atoms"), cp.Parameter(atoms, nonneg=True, name="weights")
@@ -103,7 +103,7 @@ class ConeRule(ValueRule):
             return power(e) * value if e and units.known(moment) else value
 
         roots = {n: 1.0 / np.sqrt(np.broadcast_to(task.weights[n], shape)) for n, shape in shapes.items()}
-        leaves = {name: own(name, cp.Constant(value)) for name, value in moment.constants(task.dim).items()}
+        leaves = {name: own(name, cp.Constant(value)) for name, value in moment.constants.items()}
         leaves |= {name: own(name, cp.multiply(roots[name], v)) for name, v in variables.items()}
         bound = leaves.pop("sigma", None)
         bound = own("sigma", cp.Constant(moment.limits)) if bound is None else cp.hstack([bound] * moment.sides)

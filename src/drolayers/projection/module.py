@@ -295,9 +295,9 @@ class Projection(nn.Module):
 
 def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:
     """For every moment, the set's names of its own free parameters and bound, which stand in this order."""
-    public, dim = iter(ambiguity.parameters), ambiguity.y.dim
+    public = iter(ambiguity.parameters)
     return [
-        {name: next(public) for name in (*moment.shapes(dim), *(("sigma",) if moment.sigma is None else ()))}
+        {name: next(public) for name in (*moment.shapes, *(("sigma",) if moment.sigma is None else ()))}
         for moment in ambiguity.moments
     ]
 

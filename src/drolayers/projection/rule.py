@@ -58,7 +58,7 @@ class Task:
     @property
     def free(self) -> list[str]:
         """The learnable parameters apart from σ."""
-        return list(self.moment.shapes(self.dim))
+        return list(self.moment.shapes)
 
     def weight(self, name: str, like: Tensor) -> Tensor:
         """The weight of a parameter as a tensor."""
