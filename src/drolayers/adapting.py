@@ -13,18 +13,12 @@ from cvxpy.expressions.leaf import Leaf
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.affine_rule import AffineRule, Lifting
 from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.rules import ROUNDING, Rule
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
-
-
-def adaptive_in(expressions: Sequence[cp.Expression]) -> tuple[Adaptive, ...]:
-    """The adaptive decisions in some expressions, each once."""
-    found = {v.id: v for expression in expressions for v in expression.variables() if isinstance(v, Adaptive)}
-    return tuple(found.values())
 
 
 def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.Expression]) -> Lifting:

@@ -12,14 +12,14 @@ from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.adapting import Adaptation, adaptive_in, lifting_for
+from drolayers.adapting import Adaptation, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets, check_sets
 from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
-from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind, Worst, always
@@ -128,12 +128,9 @@ class DecisionProblem:
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
         self._tails = [[TorchCost(tail) for tail, _ in r.tails] for r in self.rules]
         self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
+        said = [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties]
         self._writer = Writer(self._cost, self._inner, self.sets, self.known_data)
-        program, _, limits = self._writer.compiled(
-            self._cost,
-            [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties],
-            [part for r in self.rules for part in r.parts],
-        )
+        program, _, limits = self._writer.compiled(self._cost, said, [part for r in self.rules for part in r.parts])
         self.program: ConeProgram = program
         self._engine = default_engine()
         self._decisions = Decisions(
@@ -147,8 +144,11 @@ class DecisionProblem:
         )
         # Where mass moves under a cost that is curved in y, a solver that gives up has proved nothing.
         proves = all(self._writer.set_of(part).pinned for part in self.parts if part.parsed.curves)
+        # Sets that may be empty without the cost falling for ever: all but its own, or that too.
+        used = any(part.ambiguity in (None, ambiguity) for r in self.rules for part in r.parts)
+        unseen = [k for k in range(len(self.sets.members)) if k or (not len(self.parsed.pieces) and used)]
         self.diagnosis = Diagnosis(
-            self.sets, self._unseen, self.known_data, self.program, self._decisions, self._engine, proves
+            self.sets, unseen, self.known_data, self.program, self._decisions, self._engine, proves
         )
         bound = [r for r in self.rules if adaptive_in([r.outcome])]
         self._evaluations = Evaluations(self._writer, self.variables, bound, self.diagnosis, self._engine)
@@ -188,12 +188,6 @@ class DecisionProblem:
         own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
         members, distances = ({id(s): s for s in some}.values() for some in ([self.ambiguity, *own], priced))
         return Sets(tuple(members), tuple(distances))
-
-    @property
-    def _unseen(self) -> list[int]:
-        """Sets that may be empty without the cost falling for ever: all but its own, or that too."""
-        used = any(part.ambiguity in (None, self.ambiguity) for r in self.rules for part in r.parts)
-        return [k for k in range(len(self.sets.members)) if k or (not len(self.parsed.pieces) and used)]
 
     @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:

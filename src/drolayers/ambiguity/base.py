@@ -52,21 +52,17 @@ class Rows:
     owner: Labels | None = None
     lifted: Callable[[Labels, Labels], cp.Expression] | None = None
     scenarios: int = 1
+    owners: int = field(init=False)
+    """Number of worst cases."""
+    several: tuple[int, ...] = field(init=False)
+    """The shape of what every worst case has one of."""
+    lone: NDArray[np.bool_] = field(init=False)
+    """Which rows are alone in their block."""
 
-    @property
-    def owners(self) -> int:
-        """Number of worst cases."""
-        return 1 if self.owner is None else int(self.owner.max()) + 1
-
-    @property
-    def several(self) -> tuple[int, ...]:
-        """The shape of what every worst case has one of."""
-        return () if self.owner is None else (self.owners,)
-
-    @property
-    def lone(self) -> NDArray[np.bool_]:
-        """Which rows are alone in their block."""
-        return np.bincount(self.block)[self.block] == 1
+    def __post_init__(self) -> None:
+        owners = 1 if self.owner is None else int(self.owner.max(initial=-1)) + 1
+        several = () if self.owner is None else (owners,)
+        vars(self).update(owners=owners, several=several, lone=np.bincount(self.block)[self.block] == 1)
 
 
 @dataclass(frozen=True, eq=False)

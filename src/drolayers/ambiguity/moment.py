@@ -93,10 +93,11 @@ class Moment(ABC):
     def __post_init__(self) -> None:
         vars(self).update(self._traits())
         if self.dim:
+            vars(self).update(links=self._links(), components=self._components())
             found = self.parameters(self.dim).items()
             shapes = {name: value.shape for name, value in found if isinstance(value, Learn)}
             constants = {name: value for name, value in found if not isinstance(value, Learn)}
-            vars(self).update(shapes=shapes, constants=constants, links=self._links(), components=self._components())
+            vars(self).update(shapes=shapes, constants=constants)
 
     @abstractmethod
     def _traits(self) -> dict[str, Any]:

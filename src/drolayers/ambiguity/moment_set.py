@@ -436,7 +436,7 @@ class _Group:
         learnt = {name: cp.Parameter(shape, name=label.format(name)) for name, shape in moment.shapes.items()}
         given = {name: cp.Constant(value) for name, value in moment.constants.items()}
         numbers = {name: torch.as_tensor(np.array(v))[None] for name, v in moment.constants.items()}
-        numbers["sigma"] = torch.as_tensor(np.ones(moment.bounds) if moment.limits is None else moment.limits)[None]
+        numbers["sigma"] = torch.as_tensor(np.ones(moment.bounds) if moment.sigma is None else moment.limits)[None]
         scales: cp.Expression
         if moment.sigma is None or (moment.mixed and learnt):
             scales = cp.Parameter(moment.width, name=label.format("rho"), nonneg=not moment.signed)

@@ -46,7 +46,9 @@ class Sets(Theta):
         distances: sets whose distance has a price somewhere, rather than a radius; that takes no part of θ.
 
     Attributes:
+        needs_nominal: whether atoms and weights travel beside θ.
         atoms: number of atoms of the nominal distribution; zero where no set needs one.
+        known: the known data on which supports depend.
     """
 
     def __init__(self, members: Sequence[AmbiguitySet], distances: Sequence[AmbiguitySet] = ()) -> None:
@@ -60,11 +62,15 @@ class Sets(Theta):
                     "says what a distance between distributions is."
                 )
         self._priced = tuple((ball, ball.priced()) for ball in distances if isinstance(ball, Wasserstein))
+        self._all = *self.members, *(twin for _, twin in self._priced)
         self.names = ("", *(other.name or f"set{k}" for k, other in enumerate(self.members[1:], 1)))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise ModelError(f"Two sets of the problem are named {twice[0]!r}: give each a name of its own.")
+        self._prefixes = [f"{name}." if name else "" for name in self.names]
         needy = [other for other in self._all if other.needs_nominal]
+        self.needs_nominal = bool(needy)
+        self.known = tuple({p.id: p for other in self.members for p in other.known}.values())
         if len(needy) > 1 and any(isinstance(other, Mixture) for other in needy):
             raise ModelError(
                 "A dro.Mixture around nominal distributions, one an event, cannot stand beside other sets around one: "
@@ -91,24 +97,6 @@ class Sets(Theta):
             f"{name}: {other}" if name else str(other) for name, other in zip(self.names, self.members, strict=True)
         )
         return ", ".join(named)
-
-    @property
-    def _all(self) -> tuple[AmbiguitySet, ...]:
-        return *self.members, *(twin for _, twin in self._priced)
-
-    @property
-    def _prefixes(self) -> list[str]:
-        return [f"{name}." if name else "" for name in self.names]
-
-    @property
-    def needs_nominal(self) -> bool:
-        """Whether atoms and weights travel beside θ."""
-        return any(other.needs_nominal for other in self._all)
-
-    @property
-    def known(self) -> tuple[cp.Parameter, ...]:
-        """The known data on which supports depend."""
-        return tuple({p.id: p for other in self.members for p in other.known}.values())
 
     def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """The nominal distributions of a batch, checked by a set that needs them."""

@@ -104,6 +104,14 @@ class AffineRows:
             first.setdefault(key, r)
         return np.fromiter(first.values(), dtype=int, count=len(first))
 
+    def nonzero(self) -> AffineRows:
+        """Without rows that are zero whatever ``x`` and ``y`` are, up to the rounding of the vertex enumeration."""
+        size = np.abs(self.slope_constant).max(axis=1, initial=0.0) + np.abs(self.offset_constant)
+        size += abs(self.offset_linear).max(axis=1).toarray().ravel() if self.width and len(self) else 0.0
+        if self.slope_linear.nnz:
+            size += abs(self.slope_linear).max(axis=1).toarray().ravel().reshape(self.slope_constant.shape).max(axis=1)
+        return self.take(np.flatnonzero(size > 1e-9))
+
     def keep_columns(self, columns: np.ndarray, width: int | None = None) -> AffineRows:
         """The same rows over a shorter stack, with room behind; what the other columns held is dropped."""
 
@@ -133,6 +141,19 @@ class AffineRows:
             laid(self.offset_linear, own),
             np.tile(self.offset_constant, count),
         )
+
+
+def with_remainder(pieces: AffineRows, term: np.ndarray, remainder: AffineRows) -> tuple[AffineRows, np.ndarray]:
+    """The pieces with terms numbered from 0, and the affine remainder, whose offset is none but rules', as one more."""
+    names, term = np.unique(term, return_inverse=True)
+    if not remainder.coordinates().any():
+        return pieces, term
+    return AffineRows(
+        sp.vstack([pieces.slope_linear, remainder.slope_linear], format="csr"),
+        np.vstack([pieces.slope_constant, remainder.slope_constant]),
+        sp.vstack([pieces.offset_linear, remainder.offset_linear], format="csr"),
+        np.append(pieces.offset_constant, 0.0),
+    ), np.append(term, len(names))
 
 
 def laid(matrix: sp.csr_array, own: np.ndarray) -> sp.csr_array:

@@ -82,15 +82,16 @@ def rows_of(costs: Sequence[PiecewiseCost], blocks: Sequence[BlockRows], stack: 
     Where a decision rule stands in it, a cost is alone.
     """
     parts = [block.coefficients(cost) for cost, block in zip(costs, blocks, strict=True)]
+    repeated = laid_out(blocks[0].layout, blocks[0].block, costs[0].atoms)
     linear, offset_linear = (sp.csr_array(sp.vstack([part[k] for part in parts], format="csr")) for k in (0, 2))
     constant, offset_constant = (np.concatenate([part[k] for part in parts]) for k in (1, 3))
-    signs = _sign(linear, constant, costs[0].signs)
+    signs = _sign(linear, constant, costs[0])
     if len(costs) == 1:
         (cost,), (block,) = costs, blocks
         return Rows(
             _affine(linear, constant, stack),
             _affine(offset_linear, offset_constant, stack),
-            *laid_out(block.layout, block.block, cost.atoms),
+            *repeated,
             signs,
             lifted=block.lifted(cost, stack) if cost.components else None,
             scenarios=cost.atoms,
@@ -253,8 +254,11 @@ def _affine(linear: sp.csr_array, constant: NDArray[np.float64], stack: cp.Expre
     return cp.Constant(constant) if linear.nnz == 0 else cp.Constant(linear) @ stack + constant
 
 
-def _sign(linear: sp.csr_array, constant: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sign of every entry where the signs of the stack settle it."""
+def _sign(linear: sp.csr_array, constant: NDArray[np.float64], cost: PiecewiseCost) -> NDArray[np.float64]:
+    """The sign of every entry where the signs of the stack settle it; of the stack it is NaN where nothing does."""
+    signs = [np.full(v.size, 1.0 if v.is_nonneg() else -1.0 if v.is_nonpos() else np.nan) for v in cost.variables]
+    known = np.concatenate([np.zeros(0), *signs])
+    known = np.append(known, cost.products.signs(known) if len(cost.products.column) else [])
     effects = sp.coo_array(linear)
     pull = np.sign(effects.data) * known[effects.col]
     low, high = np.sign(constant), np.sign(constant)
