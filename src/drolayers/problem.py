@@ -128,6 +128,7 @@ class DecisionProblem:
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
         self._tails = [[TorchCost(tail) for tail, _ in r.tails] for r in self.rules]
         self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
+        self._hidden = self._adaptation.hidden
         said = [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties]
         self._writer = Writer(self._cost, self._inner, self.sets, self.known_data)
         program, _, limits = self._writer.compiled(self._cost, said, [part for r in self.rules for part in r.parts])
@@ -230,7 +231,8 @@ class DecisionProblem:
         around = self.sets.around(nominal, flat) if self.sets.needs_nominal else None
         features = self.sets.feature_values(flat, around)
         entries, products = self.known_data.feature_values(told, features)
-        return Given(flat, around, entries, torch.cat([features, entries, products], 1))
+        by_parameter = self.known_data.values(entries)
+        return Given(flat, around, entries, by_parameter, torch.cat([features, entries, products], 1))
 
     def features(
         self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
@@ -288,7 +290,7 @@ class DecisionProblem:
 
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
         """The decision variables' parts of primal points ``(..., column)``, and behind them what makes up rules."""
-        return {v: self.program.variable(primal, v) for v in (*self.variables, *self._adaptation.hidden)}
+        return {v: self.program.variable(primal, v) for v in (*self.variables, *self._hidden)}
 
     @property
     def adaptive(self) -> tuple[Adaptive, ...]:
@@ -381,7 +383,7 @@ class DecisionProblem:
 
     def _leaves(self, x: Chosen, y: Tensor, known: Known | None) -> tuple[dict[Leaf, Tensor], Tensor | None]:
         """Values of all that an expression may hold, and the items whose known data are wrong."""
-        values = self._checked(x, self._adaptation.hidden)
+        values = self._checked(x, self._hidden)
         uncertain = self.ambiguity.y
         real("y", y)
         y = uncertain.rows(torch.as_tensor(y))
@@ -397,13 +399,10 @@ class DecisionProblem:
         given = [v for v in (*values.values(), y) if v.is_floating_point()]
         reference = given[0] if given else y.to(torch.get_default_dtype())
         candidates = any(v.dim() - len(k.shape) == 2 for k, v in values.items())
-
-        def aligned(value: Tensor, ndim: int) -> Tensor:
-            value = value.to(reference)
-            return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
-
-        parts: dict[Leaf, Tensor] = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
-        parts[uncertain] = aligned(y, 1).unflatten(-1, uncertain.shape)
+        parts: dict[Leaf, Tensor] = {**values, **told, uncertain: y.unflatten(-1, uncertain.shape)}
+        parts = {k: v.to(reference) for k, v in parts.items()}
+        if candidates:
+            parts = {k: v.unsqueeze(1) if v.dim() == k.ndim + 1 else v for k, v in parts.items()}
         return self._adaptation.completed(parts, 1 + candidates), wrong
 
     def worst_case_cost(

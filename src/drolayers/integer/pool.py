@@ -63,7 +63,7 @@ class Slots:
     def offer(self, item: Int[Tensor, "point"], point: Tensor, solved: Solved) -> Bool[Tensor, "point"]:
         """Take in solved points, distinct from those that are here; which of them entered."""
         entered = torch.zeros_like(item, dtype=torch.bool)
-        hopeful = (solved.ok & (solved.objective <= (self.threshold + self.slack)[item])).nonzero()[:, 0]
+        hopeful = (usable(solved.status) & (solved.objective <= (self.threshold + self.slack)[item])).nonzero()[:, 0]
         touched = torch.zeros_like(self.good).index_fill(0, item[hopeful], True)
         old = (touched[:, None] & self.value.isfinite()).nonzero(as_tuple=True)
         kept = (self.value, self.mass, self.status, self.point, self.primal, self.dual)

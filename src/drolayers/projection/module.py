@@ -149,7 +149,7 @@ class Projection(nn.Module):
                 f"Moment {task.position} ({type(task.moment).__name__}) has no closed-form projection: "
                 "use method='auto' or 'conic'."
             )
-        if not task.free or self.method == "direct":
+        if not task.moment.shapes or self.method == "direct":
             return Clip(task)
         rule = ConeRule(task, engine)
         try:
@@ -212,7 +212,7 @@ class Projection(nn.Module):
         if isinstance(self.ambiguity, Mixture):
             return self._by_event(self.ambiguity, flat, nominal, known)
         around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
-        report = Report.fresh(len(flat), flat.device)
+        report = Report(torch.full((len(flat),), int(Status.OPTIMAL), device=flat.device))
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
             least = self.ambiguity.needed(double, around, told)[:, None]
@@ -245,7 +245,7 @@ class Projection(nn.Module):
         self, sets: Sets, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None
     ) -> tuple[Tensor, Report]:
         """Every set by itself; the worst status of an item stands."""
-        report, parts = Report.fresh(len(flat), flat.device), sets.parts(flat)
+        report, parts = Report(torch.full((len(flat),), int(Status.OPTIMAL), device=flat.device)), sets.parts(flat)
         for k, one in enumerate(self.each):
             if one is not None:
                 parts[k], mine = one._project(parts[k], nominal, known)
@@ -264,7 +264,10 @@ class Projection(nn.Module):
         self, mixture: Mixture, flat: Float[Tensor, "batch theta"], nominal: Around, known: Known | None
     ) -> tuple[Tensor, Report]:
         """Every set around the nominal distribution of its own event; weights and radius are made possible ones."""
-        found, report = mixture.each(nominal, flat), Report.fresh(len(flat), flat.device)
+        found, report = (
+            mixture.each(nominal, flat),
+            Report(torch.full((len(flat),), int(Status.OPTIMAL), device=flat.device)),
+        )
         parts = [mixture.possible_own(flat, self.absolute)]
         for i, name in enumerate(mixture.names):
             theta = mixture.theta_of(flat, i)
