@@ -34,7 +34,8 @@ def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.
     """
     own = (Kind.EXPECTED, Kind.FRAGILITY)
     apart = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind in own]
-    beside = adaptive_in([replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart})])
+    rest = replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart}) if apart else cost
+    beside = adaptive_in([rest])
     bounded = [n for n in walk(rows) if isinstance(n, Worst) and n.kind is not Kind.ALWAYS and adaptive_in([n])]
     count = sum(node.size for node in apart if adaptive_in([node])) + bool(beside)
     alike = bool(bounded) or count > 1

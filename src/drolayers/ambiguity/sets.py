@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, final
+from collections.abc import Iterable, Sequence
+from typing import Any, final
 
 import cvxpy as cp
 import torch
@@ -19,8 +19,6 @@ from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
-
-T = TypeVar("T")
 
 
 def check_sets(sets: Iterable[Any], y: Uncertain) -> None:
@@ -86,7 +84,7 @@ class Sets(Theta):
         self.atoms: int = counts[0] if counts else 0
         self.parameters: dict[str, tuple[int, ...]] = {}
         for other, prefix in zip(self.members, self._prefixes, strict=True):
-            shapes = _prefixed(prefix, other.parameters)
+            shapes = {f"{prefix}{name}": shape for name, shape in other.parameters.items()}
             if common := sorted(shapes.keys() & self.parameters.keys()):
                 raise ModelError(f"Two parameters of the problem are called {common[0]!r}: name events and sets apart.")
             self.parameters |= shapes
@@ -122,7 +120,7 @@ class Sets(Theta):
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """Sensible values of all parameters for some outcomes, by name."""
         pairs = zip(self.members, self._prefixes, strict=True)
-        return {n: value for other, prefix in pairs for n, value in _prefixed(prefix, other.typical(y)).items()}
+        return {f"{prefix}{n}": value for other, prefix in pairs for n, value in other.typical(y).items()}
 
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """θ of sets ``factor`` times as large, each about its own centre; those without parameters stay."""
@@ -156,8 +154,3 @@ class Sets(Theta):
         """By how much, relatively, the bounds of every set must be relaxed for it to be non-empty."""
         pairs = zip(self.members, self.parts(theta), strict=True)
         return torch.stack([other.emptiness(part, nominal, known).cpu() for other, part in pairs], 1)
-
-
-def _prefixed(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
-    """The same by longer names."""
-    return {f"{prefix}{name}": value for name, value in values.items()}

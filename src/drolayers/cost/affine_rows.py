@@ -51,11 +51,11 @@ class AffineRows:
 
     def flat_slope(self, stack: cp.Expression) -> cp.Expression:
         """The slopes row by row, ``(rows * dim,)``."""
-        return _affine(self.slope_linear, self.slope_constant.ravel(), stack)
+        return affine(self.slope_linear, self.slope_constant.ravel(), stack)
 
     def offset(self, stack: cp.Expression) -> cp.Expression:
         """The offsets ``b_r(x)`` as an expression of shape ``(rows,)``."""
-        return _affine(self.offset_linear, self.offset_constant, stack)
+        return affine(self.offset_linear, self.offset_constant, stack)
 
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The numbers ``a`` of shape ``(rows, dim)`` and ``b`` of shape ``(rows,)`` at the stack ``x``."""
@@ -180,7 +180,7 @@ def _fold(matrix: sp.csr_array, shape: tuple[int, int]) -> sp.csr_array:
     return sp.csr_array((coo.data, (row, col)), shape=shape)
 
 
-def _affine(linear: sp.csr_array, constant: np.ndarray, stack: cp.Expression) -> cp.Expression:
+def affine(linear: sp.csr_array, constant: np.ndarray, stack: cp.Expression) -> cp.Expression:
     """``linear @ stack + constant``; a plain constant where the decision does not enter."""
     if linear.nnz == 0:
         return cp.Constant(constant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -44,16 +44,19 @@ class PiecewiseCost:
         variables: the decision variables, then the auxiliary ones; stacked in Fortran order they are the columns of
             all rows below, followed by the products.
         products: of known data with variables.
+        stack: all variables as one vector, each in Fortran order, and their products with known data.
         auxiliary: the fresh epigraph variables among them.
         constraints: what defines the auxiliary variables; free of ``y``.
         pieces: the rows ``a_jk(x)'y + b_jk(x)``, weights included.
         term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
+        terms: number of maxima.
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
         curves: the losses that are curved in ``y``, in addition to the terms.
         equations: rows that must vanish for every ``y``, coefficient by coefficient.
         components: the coordinates of ``y`` that each lifted coordinate depends on; these stand behind those of ``y``.
         owner: the set whose components they are.
         own: ``(atoms, columns)``: rows are those of the first atom's rules; where their columns are for each atom.
+        atoms: how many rules there are: one, or one for every atom.
         conservative: whether decision rules stand in it, so that the worst case can only be bounded from above.
         events: the same for every event of a mixture, where second stages have rules of their own in each.
     """
@@ -64,29 +67,21 @@ class PiecewiseCost:
     constant: AffineRows
     variables: tuple[cp.Variable, ...]
     products: Products
+    stack: cp.Expression
     auxiliary: tuple[cp.Variable, ...]
     constraints: tuple[cp.Constraint, ...]
     pieces: AffineRows
     term: np.ndarray
+    terms: int
     forbidden: AffineRows
     curves: tuple[CurvedCost, ...]
     equations: AffineRows
     components: tuple[np.ndarray, ...]
     owner: object
     own: np.ndarray
+    atoms: int
     conservative: bool
     events: tuple[PiecewiseCost, ...] = ()
-
-    stack: cp.Expression = field(init=False)
-    """All variables as one vector, each in Fortran order, and their products with known data."""
-    atoms: int = field(init=False)
-    """How many rules there are: one, or one for every atom."""
-    terms: int = field(init=False)
-    """Number of maxima."""
-
-    def __post_init__(self) -> None:
-        terms = int(self.term.max()) + 1 if len(self.term) else 0
-        vars(self).update(stack=stack(self.variables, self.products), atoms=len(self.own), terms=terms)
 
     @property
     def deterministic(self) -> cp.Expression:
@@ -253,16 +248,19 @@ def parse_entries(
                 constant=constant,
                 variables=variables,
                 products=products,
+                stack=x,
                 auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
                 constraints=tuple(epigraph.constraint for epigraph, _ in kept),
                 pieces=seeing,
                 term=its,
+                terms=int(its.max(initial=-1)) + 1,
                 forbidden=never,
                 curves=tuple(curve for curve in map(_seeing, curves) if curve.weight.size),
                 equations=matched,
                 components=components,
                 owner=lifting.owner,
                 own=own,
+                atoms=len(own),
                 conservative=bool(rules),
                 events=tuple(parse(cost, y, event, forbidden, equations) for event in events),
             )

@@ -162,11 +162,11 @@ class DecisionFocusedLearner(Judged, Decider):
             # Rather now than after hours of training.
             check_enough(len(self.calibration_rows_), self.training.coverage)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
+        self.n_features_in_ = training.Z.shape[1]
+        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         self.seen_ = fingerprint(training, held_out)
         self.calibration_ = None
         self.scores_ = torch.zeros(0, dtype=torch.float64)
-        self.n_features_in_ = training.Z.shape[1]
-        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
             self._same_columns(validation[0], "validation Z", self.feature_names_in_)
             self._same_columns(validation[1], "validation Y", self.outcome_names_in_)
@@ -257,20 +257,12 @@ class DecisionFocusedLearner(Judged, Decider):
 
     def _begin(self, training: Examples, held_out: Examples | None) -> None:
         """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
-        pipeline, size = self.pipeline_, self.problem.size
-        if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            pipeline.model.take_units(self.problem.sets, training.Z, training.Y)
-        with torch.no_grad(), evaluating(pipeline):
-            theta = pipeline.model(training.Z[:1])
-        if tuple(theta.shape) != (1, size):
-            raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
-        assert pipeline.nominal is not None
-        pipeline.nominal.fit(training.Z, training.Y)
+        self.pipeline_.begin(training.Z, training.Y, units=not isinstance(self.model, nn.Module))
         # A single point cannot be left out.
         own = torch.arange(len(training)) if self.trainer.leave_one_out and len(training) > 1 else None
         known = torch.full((len(training),), -1) if own is None else own
         Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
-        pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
+        self.pipeline_.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
 
     def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
         """What trains in several ways and judges by validation data."""

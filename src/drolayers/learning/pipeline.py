@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
+from drolayers.errors import ShapeError
 from drolayers.layer import Decision, DROLayer
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
@@ -55,6 +56,22 @@ class Pipeline(nn.Module):
         self.register_buffer("_exclude", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.register_buffer("_weights", torch.zeros(0, 0, dtype=torch.float64), persistent=False)
 
+    def begin(self, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"], units: bool) -> None:
+        """Take in the data of a training: those of the nominal distribution, and where asked for, units of the model.
+
+        Raises:
+            ShapeError: the model does not return θ.
+        """
+        sets = self.layer.problem.sets
+        with torch.no_grad(), evaluating(self):
+            if units:
+                self.model.take_units(sets, Z, Y)  # type: ignore[operator]
+            theta = self.model(Z[:1])
+        if tuple(theta.shape) != (1, sets.size):
+            raise ShapeError(f"The model must return shape (batch, {sets.size}), not {tuple(theta.shape)}.")
+        assert self.nominal is not None
+        self.nominal.fit(Z, Y)
+
     def remember(self, Z: Float[Tensor, "n dz"], exclude: Int[Tensor, "n"], chunk: int = 512) -> None:
         """Look the neighbours of all points of a training up once, row by row.
 
@@ -84,15 +101,21 @@ class Pipeline(nn.Module):
 
     def theta(self, z: Tensor, nominal: Nominal | None, known: Tensor | None = None) -> Tensor:
         """θ, projected and scaled."""
-        return self._sized(self._projected(self.model(z), nominal, known))
+        return self._settled(self.model(z), nominal, known)
 
-    def _sized(self, theta: Tensor) -> Tensor:
+    def _settled(
+        self,
+        theta: Tensor,
+        nominal: Nominal | None,
+        known: Tensor | None,
+        resize: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """θ of the model, projected and scaled."""
+        if self.projection is not None and nominal is not None:
+            theta = self.projection(theta, nominal, self._values(known))
+        if resize is not None:
+            return resize(theta)
         return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
-
-    def _projected(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
-        if self.projection is None or nominal is None:
-            return theta
-        return self.projection(theta, nominal, self._values(known))
 
     def stages(
         self,
@@ -112,7 +135,7 @@ class Pipeline(nn.Module):
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
-        theta = (resize or self._sized)(self._projected(raw, nominal, known))
+        theta = self._settled(raw, nominal, known, resize)
         yield theta
         yield self.layer(theta, nominal, self._values(known))
 
