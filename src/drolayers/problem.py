@@ -58,6 +58,7 @@ class DecisionProblem:
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
         rules: the constraints that hold worst cases, taken apart.
+        parts: all worst cases, that of the cost first; targets stand in the cost and among the rules.
         maximises: whether the cost is the negative of a reward.
     """
 
@@ -112,7 +113,12 @@ class DecisionProblem:
         assert lifting is not None
         self._cost, self._inner = Part(self.parsed), inner
         self.rules = (*(rule(c, row, ambiguity.y, lifting) for c, row in zip(robust, rows, strict=True)), *targets)
-        self.sets = self._every_set()
+        self._of_cost = (self._cost, *inner)
+        self.parts = list(dict.fromkeys((*self._of_cost, *(part for r in self.rules for part in r.parts))))
+        priced = [part.ambiguity or ambiguity for part in self.parts if part.price is not None]
+        own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
+        members, distances = ({id(s): s for s in some}.values() for some in ([ambiguity, *own], priced))
+        self.sets = Sets(tuple(members), tuple(distances))
         costs = [parsed for part in self.parts for parsed in (part.parsed, *part.parsed.events)]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
@@ -172,23 +178,6 @@ class DecisionProblem:
             tight = r.kind is not Kind.CHANCE or (r.affine and self._writer.set_of(r.parts[0]).chebyshev)
             found[r.constraint] = tight and not any(part.parsed.conservative for part in r.parts)
         return found
-
-    @property
-    def _of_cost(self) -> tuple[Part, ...]:
-        """The worst cases of the cost, that of the joint cost first."""
-        return self._cost, *self._inner
-
-    @property
-    def parts(self) -> list[Part]:
-        """All worst cases, that of the cost first; targets stand in the cost and among the rules."""
-        return list(dict.fromkeys((*self._of_cost, *(part for r in self.rules for part in r.parts))))
-
-    def _every_set(self) -> Sets:
-        """The cost's set and those of others, each once."""
-        priced = [part.ambiguity or self.ambiguity for part in self.parts if part.price is not None]
-        own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
-        members, distances = ({id(s): s for s in some}.values() for some in ([self.ambiguity, *own], priced))
-        return Sets(tuple(members), tuple(distances))
 
     @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
