@@ -226,7 +226,7 @@ class Projection(nn.Module):
             least = torch.full_like(double, self.absolute)
             self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
-        around = _moved(self.ambiguity.y, around, told)
+        around = _moved(self.ambiguity.y, around, told) if told else around
         if isinstance(self.ambiguity, Centred):
             self._look_outside(around, told, report)
             return self._cover()(flat, around, report), report
@@ -347,7 +347,7 @@ def _ends(box: Box, atoms: Float[Tensor, "batch atom dim"], known: Told) -> list
 
 def _moved(y: Uncertain, nominal: Nominal, known: Told) -> Nominal:
     """The nearest nominal distribution in a box of known data; others stay as they are."""
-    if not isinstance(y.support, Box) or not known:
+    if not isinstance(y.support, Box):
         return nominal
     lo, hi = _ends(y.support, nominal.atoms, known)
     inside = torch.minimum(torch.maximum(nominal.atoms, lo), hi)
