@@ -15,7 +15,7 @@ from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.parameters import columns
+from drolayers.ambiguity.theta import columns
 from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.numbering import Numbered

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.outer import Labels
-from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical, columns, deviation
+from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical, deviation
 from drolayers.ambiguity.terms import Parts
+from drolayers.ambiguity.theta import columns
 from drolayers.errors import ModelError
 from drolayers.products import times
 from drolayers.support import Layout

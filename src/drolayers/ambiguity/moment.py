@@ -22,8 +22,8 @@ from torch import Tensor
 from drolayers.ambiguity.image import Coordinates, Image
 from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer
 from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical
-from drolayers.ambiguity.parameters import columns as columns
 from drolayers.ambiguity.terms import Charge, OuterTerm, Term
+from drolayers.ambiguity.theta import columns
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
@@ -52,7 +52,7 @@ class Moment(ABC):
 
     __array_ufunc__ = None  # NumPy's numbers and arrays leave products to the moment.
 
-    dim: int = 0
+    dim: int = field(default=0, repr=False)
     """The number of coordinates of ``y``, once the moment has gone through ``over``."""
 
     # What follows is settled as soon as the moment is made, the last four once it has gone through ``over``.

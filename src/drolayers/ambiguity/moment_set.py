@@ -19,8 +19,9 @@ from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, NormPower
-from drolayers.ambiguity.parameters import FLOOR, Typical, columns, deviation
+from drolayers.ambiguity.parameters import FLOOR, Typical, deviation
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
+from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program

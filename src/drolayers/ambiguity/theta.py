@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch._C import _functorch
 
-from drolayers.ambiguity.parameters import columns
 from drolayers.conic.engine import refuse_transforms
 from drolayers.errors import ShapeError
 from drolayers.uncertainty import Uncertain
@@ -93,3 +92,8 @@ def refuse_vmap(tensor: Tensor) -> None:
         if _functorch.is_batchedtensor(inner):
             refuse_transforms(tensor)
         inner = _functorch.get_unwrapped(inner)
+
+
+def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:
+    """Everything but the batch flattened; a batch of nothing too."""
+    return values.reshape(values.shape[0], values.shape[1:].numel())
