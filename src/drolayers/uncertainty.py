@@ -23,11 +23,6 @@ class Uncertain(Numbered, cp.Parameter):
         shape: number of coordinates, or rows and columns.
         support: where ``y`` can lie; all of space unless said otherwise.
         name: name shown in messages.
-
-    Attributes:
-        dim: number of coordinates.
-        flat: the vector of all coordinates; ``y`` itself where it is one.
-        entries: ``y`` written in terms of ``flat``.
     """
 
     def __init__(self, shape: int | tuple[int, ...], support: Support | None = None, name: str | None = None) -> None:
@@ -46,8 +41,11 @@ class Uncertain(Numbered, cp.Parameter):
             raise ModelError(f"The support of {name or 'y'} holds {others[0]}, which is not known: use a cp.Parameter.")
         super().__init__(sizes, name=name or "y", nonneg=self.support.nonnegative(dim))
         self.dim = dim
+        """Number of coordinates."""
         self.flat = Uncertain(dim, self.support, name) if len(sizes) > 1 else self
+        """The vector of all coordinates; ``y`` itself where it is one."""
         self.entries: cp.Expression = cp.reshape(self.flat, self.shape, order="C") if len(sizes) > 1 else self
+        """``y`` written in terms of ``flat``."""
         self._whole: Uncertain | None = None
 
     def within(self, support: Support) -> Uncertain:
