@@ -15,7 +15,7 @@ from drolayers.cost.affine_rule import Lifting, ruled
 from drolayers.cost.coefficients import Coefficients, coefficients
 from drolayers.cost.losses import Loss
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
-from drolayers.cost.products import Products, affine_rows, intervals, system
+from drolayers.cost.products import Products, affine_rows, intervals, stack, stack_variables, system
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
@@ -162,9 +162,6 @@ def parse_entries(
         lowered.equations,
         [curve.rows for curve in lowered.curves],
     ]
-    ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
-    owner, describe = _owners(lowered, int(ends[-1]), size)
-    plain, cut = _length([*decisions, *epigraphs]), _length([*maxima, *markers])
     known = tuple({p.id: p for expression in beside for p in expression.parameters() if p is not y}.values())
     entries = coefficients(
         [expression for block in blocks for expression in block],
@@ -172,6 +169,9 @@ def parse_entries(
         y.flat,
         known,
     )
+    ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
+    owner, describe = _owners(lowered, int(ends[-1]), size)
+    plain, cut = _length([*decisions, *epigraphs]), _length([*maxima, *markers])
     _check_products(entries, lowered, range(plain, plain + cut), y)
     found = ruled(entries, plain, cut, rules, y)
     entries, coefficients_of = found.entries, [rule.variable for rule in rules]
@@ -273,19 +273,6 @@ def _one(
 ) -> tuple[AffineRows, np.ndarray, AffineRows]:
     """What belongs to one entry."""
     return pieces.take(mine), term[mine], remainders.take(np.array([entry]))
-
-
-def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
-    """The variables as one vector, each in Fortran order, and their products with known data."""
-    plain = stack_variables(variables)
-    return cp.hstack([plain, products.columns(plain)]) if len(products) else plain
-
-
-def stack_variables(variables: Sequence[cp.Variable]) -> cp.Expression:
-    """The variables as one vector, each in Fortran order."""
-    if not variables:
-        return cp.Constant(np.zeros(0))
-    return cp.hstack([cp.vec(variable, order="F") for variable in variables])
 
 
 def _check(cost: cp.Expression, y: Uncertain) -> None:

@@ -88,6 +88,19 @@ class Products:
         return of_data[self.monomial] * np.append(of_variables, 1.0)[self.column]
 
 
+def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
+    """The variables as one vector, each in Fortran order, and their products with known data."""
+    plain = stack_variables(variables)
+    return cp.hstack([plain, products.columns(plain)]) if len(products) else plain
+
+
+def stack_variables(variables: Sequence[cp.Variable]) -> cp.Expression:
+    """The variables as one vector, each in Fortran order."""
+    if not variables:
+        return cp.Constant(np.zeros(0))
+    return cp.hstack([cp.vec(variable, order="F") for variable in variables])
+
+
 def intervals(known: Sequence[cp.Parameter]) -> np.ndarray:
     """What is declared about known data: lower and upper end of every entry, ``(2, entries)``."""
     low, high = [np.zeros(0)], [np.zeros(0)]
