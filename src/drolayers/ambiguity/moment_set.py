@@ -50,6 +50,8 @@ class MomentSet(AmbiguitySet):
         moments: the moment functions; every parameter that was not given a value is learnable.
     """
 
+    bundles = True
+
     def __init__(self, y: Uncertain, moments: Sequence[Moment]) -> None:
         if not isinstance(y, Uncertain):
             raise ModelError(f"MomentSet needs a dro.Uncertain, not {type(y).__name__}.")
@@ -115,11 +117,6 @@ class MomentSet(AmbiguitySet):
         if not isinstance(moment, Elementary) or not isinstance(moment.outer, NormPower) or moment.outer.positive:
             return False
         return len(self.moments) == moment.bounds == 1 and isinstance(self.y.support, Reals)
-
-    @property
-    def bundles(self) -> bool:
-        """Yes."""
-        return True
 
     @property
     def centred(self) -> bool:
