@@ -115,9 +115,8 @@ class Projection(nn.Module):
             self.rules = tuple(rule for one in self.each if one is not None for rule in one.rules)
         if isinstance(ambiguity, MomentSet):
             self._names = _public_names(ambiguity)
-            # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
-            careful = make_engine(engine).with_tolerance(_TOLERANCE)
-            self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
+            made = make_engine(engine)
+            self.rules = tuple(self._rule(task, made) for task in self._tasks(ambiguity))
         if isinstance(ambiguity, Mixture):
             self._take_events(ambiguity, engine)
 
@@ -151,7 +150,8 @@ class Projection(nn.Module):
             )
         if not task.moment.shapes or self.method == "direct":
             return Clip(task)
-        rule = ConeRule(task, engine)
+        # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
+        rule = ConeRule(task, engine.with_tolerance(_TOLERANCE))
         try:
             rule.compiled(1)
         except ModelError:
