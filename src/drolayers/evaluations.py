@@ -18,7 +18,7 @@ from drolayers.conic.elastic import endless
 from drolayers.cost.rules import Part, Rule
 from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ShapeError
-from drolayers.reformulation.formulate import Probes
+from drolayers.reformulation.mixed import Probes
 from drolayers.reformulation.worst_case import Probe
 from drolayers.reformulation.worst_distribution import (
     WorstCaseDistribution,

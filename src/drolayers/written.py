@@ -13,7 +13,7 @@ from drolayers.conic import ConeProgram
 from drolayers.conic.compile import compile_program
 from drolayers.cost.rules import Part
 from drolayers.known import KnownData
-from drolayers.reformulation.formulate import Probes, worst_case_under
+from drolayers.reformulation.mixed import Probes, worst_case_under
 from drolayers.reformulation.worst_case import WorstCase
 
 

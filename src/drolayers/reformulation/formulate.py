@@ -6,79 +6,26 @@ For a row that adds e_c for a unit of u_c, the supremum over u is finite where �
     sup {aᵀy + eᵀu - βᵀu : y ∈ Ξ, u ≥ g(y)} = sup_{y ∈ Ξ} {aᵀy - Σ_c (β_c - e_c) g_c(y)},
 
 the supremum of the worst case with other multipliers; without β it is that over all outcomes.
-
-For a mixture f = Σ p_s f_s, and the product of p and f_s is not DPP: so v_s ≥ f_s gets a name, and the mixture says
-what the v_s come to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 
 from drolayers.ambiguity.base import AmbiguitySet, Rows, laid_out
-from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.outer import Constraints
 from drolayers.cost.affine_rows import laid
 from drolayers.cost.parse import PiecewiseCost
 from drolayers.errors import ModelError
 from drolayers.reformulation.curved import at_scenarios, one_curve
 from drolayers.reformulation.separability import block_rows, lifted_part, offsets_of, rows_of
-from drolayers.reformulation.worst_case import Probe, WorstCase, supremum, worst_case
+from drolayers.reformulation.worst_case import WorstCase, supremum, worst_case
 from drolayers.support import Layout
-
-
-@dataclass(frozen=True)
-class Probes:
-    """What can be perturbed of a worst case.
-
-    Args:
-        rows: those of every event; there is one where nothing is mixed.
-        values: perturbation of the events' worst cases, ``(event,)``: the derivative is the probability of the event.
-    """
-
-    rows: tuple[Probe, ...] = ()
-    values: cp.Parameter | None = None
-
-    @property
-    def parameters(self) -> list[cp.Parameter]:
-        """All perturbations: of every event's slopes and offsets, then of the events' values."""
-        inner = [part for probe in self.rows for part in (probe.slope, probe.offset)]
-        return inner if self.values is None else [*inner, self.values]
-
-
-def worst_case_under(
-    costs: Sequence[PiecewiseCost],
-    ambiguity: AmbiguitySet,
-    everywhere: bool = False,
-    probe: bool = False,
-    named: bool = False,
-    apart: bool = False,
-) -> tuple[WorstCase, Probes]:
-    """c₀(x) + sup E[…] with what comes with it, and what can be perturbed; see ``formulate``."""
-    if not isinstance(ambiguity, Mixture):
-        worst = formulate(costs, ambiguity, everywhere, probe, named, apart)
-        return worst, Probes(() if worst.probe is None else (worst.probe,))
-    (parsed,) = costs
-    # What no event changes is said once: all but second stages, which have a rule for each.
-    said = vanishing(parsed, parsed.stack) if not parsed.events else []
-    plain = replace(parsed, constraints=(), equations=parsed.equations.take(np.zeros(0, dtype=np.int64)))
-    count = len(ambiguity.sets)
-    found = []
-    for part, own in zip(ambiguity.sets, parsed.events or [plain] * count, strict=True):
-        uncertain = replace(own, certain=(), constant=own.constant.combine(sp.csr_array((1, 1))))
-        found.append(formulate([uncertain], part, everywhere, probe, named))
-    values, moved = cp.Variable(count, name="v"), cp.Parameter(count, name="event probe") if probe else None
-    above = cp.hstack([worst.value for worst in found]) + (np.zeros(count) if moved is None else moved)
-    value, constraints = ambiguity.mixed(values, everywhere)
-    constraints = [values >= above, *constraints, *parsed.constraints, *said]
-    constraints += [constraint for worst in found for constraint in worst.constraints]
-    rows = tuple(worst.probe for worst in found if worst.probe is not None)
-    return WorstCase(parsed.deterministic + value, constraints, None), Probes(rows, moved)
 
 
 def formulate(
