@@ -328,7 +328,7 @@ class DROLayer(nn.Module):
         problem, ok = self.problem, usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
-        sample_size, adaptive = effective_sample_size(probabilities), problem.adaptive
+        sample_size = effective_sample_size(probabilities)
         # A loss may have no derivative at a placeholder, so none is passed on from there.
         used = (probabilities > 0)[:, :, None]
         finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
@@ -341,8 +341,8 @@ class DROLayer(nn.Module):
             probabilities,
             sample_size,
             oracle,
-            derivative,
-            problem if adaptive else None,
+            _derivative=derivative,
+            _problem=problem if problem.adaptive else None,
         )
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class DecisionProblem:
         held = adaptive_in(
             [e for e in (cost, *(a for c in constraints for a in c.args)) if isinstance(e, cp.Expression)]
         )
+        self.adaptive: tuple[Adaptive, ...] = held
+        """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
         robust = [c for c in constraints if has_worst_case(c)]
         robust += [always(v >= 0) for v in held if v.is_nonneg()]
         self._plain = [c for c in constraints if not has_worst_case(c)]
@@ -280,11 +282,6 @@ class DecisionProblem:
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
         """The decision variables' parts of primal points ``(..., column)``, and behind them what makes up rules."""
         return {v: self.program.variable(primal, v) for v in (*self.variables, *self._hidden)}
-
-    @property
-    def adaptive(self) -> tuple[Adaptive, ...]:
-        """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
-        return self._adaptation.decisions
 
     @property
     def coefficients(self) -> tuple[cp.Variable, ...]:
