@@ -173,8 +173,7 @@ class DecisionFocusedLearner(Judged, Decider):
         self._typical = torch.cat([value.scale.reshape(-1) for value in self.problem.sets.typical(training.Y).values()])
         # Distances in typical units: a bound on squares and a mean have no unit in common.
         self.pipeline_ = self._build(self.n_features_in_, (self._typical**-2.0).tolist())
-        beside, default = None if held_out is None else held_out.Z, not isinstance(self.model, nn.Module)
-        self.pipeline_.begin(training.Z, training.Y, beside, default, self.trainer.leave_one_out)
+        self._begin(training, held_out)
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
@@ -255,6 +254,23 @@ class DecisionFocusedLearner(Judged, Decider):
             projection = Projection(sets, weights, MARGIN, method)
         layer = DROLayer(self.problem, seed=self.seed) if self.layer is None else self.layer.twin()
         return Pipeline(model.double(), nominal, projection, layer)
+
+    def _begin(self, training: Examples, held_out: Examples | None) -> None:
+        """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
+        pipeline, size = self.pipeline_, self.problem.size
+        if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
+            pipeline.model.take_units(self.problem.sets, training.Z, training.Y)
+        with torch.no_grad(), evaluating(pipeline):
+            theta = pipeline.model(training.Z[:1])
+        if tuple(theta.shape) != (1, size):
+            raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
+        assert pipeline.nominal is not None
+        pipeline.nominal.fit(training.Z, training.Y)
+        # A single point cannot be left out.
+        own = torch.arange(len(training)) if self.trainer.leave_one_out and len(training) > 1 else None
+        known = torch.full((len(training),), -1) if own is None else own
+        Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
+        pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
 
     def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
         """What trains in several ways and judges by validation data."""

@@ -14,7 +14,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.errors import ShapeError
 from drolayers.layer import Decision, DROLayer
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
@@ -55,42 +54,6 @@ class Pipeline(nn.Module):
         self.register_buffer("_index", torch.zeros(0, 0, dtype=torch.int64), persistent=False)
         self.register_buffer("_exclude", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.register_buffer("_weights", torch.zeros(0, 0, dtype=torch.float64), persistent=False)
-
-    def begin(
-        self,
-        Z: Float[Tensor, "n dz"],
-        Y: Float[Tensor, "n dim"],
-        others: Float[Tensor, "m dz"] | None,
-        units: bool,
-        leave_one_out: bool,
-    ) -> None:
-        """Take in the data of a training: units of the model, data of the nominal distribution, and all neighbours.
-
-        Args:
-            Z: contexts.
-            Y: their outcomes.
-            others: contexts for validation.
-            units: whether the model is to take its units from the data.
-            leave_one_out: whether a training point is kept out of its own nominal distribution.
-
-        Raises:
-            ShapeError: the model does not return θ.
-        """
-        sets = self.layer.problem.sets
-        with torch.no_grad(), evaluating(self):
-            if units:
-                self.model.take_units(sets, Z, Y)  # type: ignore[operator]
-            theta = self.model(Z[:1])
-        if tuple(theta.shape) != (1, sets.size):
-            raise ShapeError(f"The model must return shape (batch, {sets.size}), not {tuple(theta.shape)}.")
-        assert self.nominal is not None
-        self.nominal.fit(Z, Y)
-        every = Z if others is None else torch.cat([Z, others])
-        exclude = torch.full((len(every),), -1)
-        # A single point cannot be left out.
-        if leave_one_out and len(Z) > 1:
-            exclude[: len(Z)] = torch.arange(len(Z))
-        self.remember(every, exclude)
 
     def remember(self, Z: Float[Tensor, "n dz"], exclude: Int[Tensor, "n"], chunk: int = 512) -> None:
         """Look the neighbours of all points of a training up once, row by row.
