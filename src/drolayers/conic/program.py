@@ -156,6 +156,9 @@ class Values:
     b: Float[Tensor, "batch row"]
     constant: Float[Tensor, "batch"]
 
+    def __len__(self) -> int:
+        return self.q.shape[0]
+
     def __getitem__(self, items: Tensor) -> Values:
         """The programs of some items; matrices that all items share stay shared."""
         matrices = [M[:1].expand(int(items.numel()), -1) if M.stride(0) == 0 else M[items] for M in (self.P, self.A)]

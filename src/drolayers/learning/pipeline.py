@@ -84,21 +84,15 @@ class Pipeline(nn.Module):
 
     def theta(self, z: Tensor, nominal: Nominal | None, known: Tensor | None = None) -> Tensor:
         """θ, projected and scaled."""
-        return self._settled(self.model(z), nominal, known)
+        return self._sized(self._projected(self.model(z), nominal, known))
 
-    def _settled(
-        self,
-        theta: Tensor,
-        nominal: Nominal | None,
-        known: Tensor | None,
-        resize: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
-        """θ of the model, projected and scaled."""
-        if self.projection is not None and nominal is not None:
-            theta = self.projection(theta, nominal, self._values(known))
-        if resize is not None:
-            return resize(theta)
+    def _sized(self, theta: Tensor) -> Tensor:
         return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
+
+    def _projected(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
+        if self.projection is None or nominal is None:
+            return theta
+        return self.projection(theta, nominal, self._values(known))
 
     def stages(
         self,
@@ -118,7 +112,7 @@ class Pipeline(nn.Module):
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
-        theta = self._settled(raw, nominal, known, resize)
+        theta = (resize or self._sized)(self._projected(raw, nominal, known))
         yield theta
         yield self.layer(theta, nominal, self._values(known))
 
