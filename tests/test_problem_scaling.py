@@ -68,7 +68,7 @@ def test_one_piece(moment: m.Moment, bound: Callable[[Tensor, Tensor], Tensor], 
     problem = dro.DecisionProblem(-y @ x, [], dro.MomentSet(y, [moment]))
     at = torch.tensor([0.9, 0.4, -0.3], dtype=torch.float64)
     centre = size * torch.tensor([0.7, 1.3, 1.0], dtype=torch.float64)
-    mu = 2 * centre if "A" in moment.constants(3) else centre
+    mu = 2 * centre if "A" in moment.over(3).constants else centre
     found = problem.worst_case_cost({x: at.expand(len(SIGMA), 3)}, columns(*mu, SIGMA))
     assert_six_digits(found, -(at @ centre) + bound(at, SIGMA))
 

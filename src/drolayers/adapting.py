@@ -13,18 +13,12 @@ from cvxpy.expressions.leaf import Leaf
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.affine_rule import AffineRule, Lifting
 from drolayers.cost.risk import Kind, Worst
 from drolayers.cost.rules import ROUNDING, Rule
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
-
-
-def adaptive_in(expressions: Sequence[cp.Expression]) -> tuple[Adaptive, ...]:
-    """The adaptive decisions in some expressions, each once."""
-    found = {v.id: v for expression in expressions for v in expression.variables() if isinstance(v, Adaptive)}
-    return tuple(found.values())
 
 
 def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.Expression]) -> Lifting:
@@ -40,7 +34,8 @@ def lifting_for(ambiguity: AmbiguitySet, cost: cp.Expression, rows: Sequence[cp.
     """
     own = (Kind.EXPECTED, Kind.FRAGILITY)
     apart = [node for node in walk([cost]) if isinstance(node, Worst) and node.kind in own]
-    beside = adaptive_in([replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart})])
+    rest = replaced(cost, {id(node): cp.Constant(np.zeros(node.shape)) for node in apart}) if apart else cost
+    beside = adaptive_in([rest])
     bounded = [n for n in walk(rows) if isinstance(n, Worst) and n.kind is not Kind.ALWAYS and adaptive_in([n])]
     count = sum(node.size for node in apart if adaptive_in([node])) + bool(beside)
     alike = bool(bounded) or count > 1

@@ -41,20 +41,17 @@ class Amount:
         self.parameters: tuple[cp.Parameter, ...] = ()
         if not isinstance(given, cp.Expression):
             self.written: Any = np.atleast_1d(numbers(name, given)) if vector else numbers(name, given)
+            self.shape: tuple[int, ...] = tuple(self.written.shape)
             return
         given = cp.reshape(given, (1,), order="F") if vector and given.ndim == 0 else given
         self.written, self.parameters = given, tuple({p.id: p for p in given.parameters()}.values())
+        self.shape = tuple(given.shape)
         with scopes.dpp_scope():
             affine = given.is_affine()
         if given.variables() or not affine:
             raise ModelError(f"{name} must be numbers or affine in CVXPY parameters, not {given}.")
         if not np.isfinite(self._map[0]).all():
             raise ModelError(f"{name} mixes known data with NaN or infinity: intersect supports with & instead.")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of what was given."""
-        return tuple(self.written.shape)
 
     @cached_property
     def _map(self) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.sets import Sets
+from drolayers.amounts import Told
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
 from drolayers.cost.lowering import shorten
@@ -28,11 +29,15 @@ LARGE = 1e3
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a call was given, checked: θ, flat; the nominal distribution, if the set needs one; known data; features."""
+    """What a call was given, checked: θ, flat; the nominal distribution, if the set needs one; known data; features.
+
+    ``told`` are the known data by parameter; None where there are none.
+    """
 
     theta: Float[Tensor, "batch theta"]
     nominal: Nominal | None
     known: Float[Tensor, "batch entry"]
+    told: Told | None
     features: Float[Tensor, "batch feature"]
 
 
@@ -92,16 +97,15 @@ class Diagnosis:
     def empty_sets(self, status: Tensor, primal: Tensor, objective: Tensor, given: Given) -> Int[Tensor, "batch"]:
         """Look at every item that is not cleanly optimal, or whose set is suspect."""
         status, ok = status.clone(), usable(status)
-        told = self.known_data.values(given.known)
-        theta = given.theta.detach()
+        told, theta = given.told, given.theta.detach()
         look = (status != int(Status.OPTIMAL)) | self.sets.suspect(theta, given.nominal, told).to(status.device)
         price = primal.detach().abs().amax(1)
         look |= (price > LARGE * (1.0 + objective.detach().abs())) & ok
         doubtful = self.sets.y.support.doubtful(told)
         look = look if doubtful is None else look | doubtful.to(look.device)
         # Over an empty set every constraint holds, and nothing of that is seen in the solution.
-        unseen = self.sets.unsettled(theta, given.nominal, told, self.unseen).to(look.device)
-        items = (look | unseen).nonzero()[:, 0]
+        unseen = self.sets.unsettled(theta, given.nominal, told, self.unseen) if self.unseen else torch.zeros_like(look)
+        items = (look | unseen.to(look.device)).nonzero()[:, 0]
         if not items.numel():
             return status
         mine = None if given.nominal is None else given.nominal.at(items)

@@ -12,7 +12,7 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.mixture import RARE, Mixture
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.ambiguity.parameters import columns
+from drolayers.ambiguity.theta import columns
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
 from drolayers.cost.rules import Part, Rule

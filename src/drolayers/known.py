@@ -15,7 +15,7 @@ from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.parameters import columns
+from drolayers.ambiguity.theta import columns
 from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.numbering import Numbered
@@ -34,6 +34,9 @@ class KnownData(Numbered):
     Args:
         parameters: in the order in which they are met; ``y`` is left out.
         products: of costs, whose monomials are features too, each with the parameters whose entries they count.
+
+    Attributes:
+        features: what compiled programs are affine in.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class KnownData(Numbered):
     ) -> None:
         found = {p.id: p for p in parameters if not isinstance(p, Uncertain)}
         self.parameters, self.products = tuple(found.values()), [part for part in products if len(part[1])]
+        self.features = [*self.parameters, *(each.parameter for _, each in self.products)]
         names = [p.name() for p in self.parameters]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -59,11 +63,6 @@ class KnownData(Numbered):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """What must be given: name and shape."""
         return {p.name(): tuple(p.shape) for p in self.parameters}
-
-    @property
-    def features(self) -> list[cp.Parameter]:
-        """What compiled programs are affine in."""
-        return [*self.parameters, *(products.parameter for _, products in self.products)]
 
     @cached_property
     def monomials(self) -> list[Monomial]:

@@ -194,10 +194,11 @@ class DROLayer(nn.Module):
         if isinstance(engine, Engine) and gradient != "exact":
             raise ModelError("An Engine brings its own gradient: set it there, not on the layer.")
         self.problem, self.candidates, self.samples = problem, int(candidates), samples
+        mixed_integer = self.mixed_integer
         self._temperature = check_temperature(RelativeTemperature() if temperature is None else temperature)
         self.engine: Engine = replace(make_engine(engine, gradient), about=problem.program)
         self.on_failure = check_on_failure(on_failure)
-        self.oracle: Oracle | None = make_oracle(oracle, self.engine) if self.mixed_integer else None
+        self.oracle: Oracle | None = make_oracle(oracle, self.engine) if mixed_integer else None
         self.proposal: Proposal = proposal or Stratified()
         self.enumerate_up_to = whole("enumerate_up_to", enumerate_up_to, 0)
         self._rng = None if seed is None else np.random.default_rng(seed)
@@ -265,9 +266,9 @@ class DROLayer(nn.Module):
     def _mixed_integer(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """The T best points, draws around them, and their energies."""
         problem, program = self.problem, self.problem.program
+        points = self._every_point() if self.training else None
         given = problem.given(theta, nominal, known)
         flat, values = given.theta, program.values(given.features)
-        points = self._every_point() if self.training else None
         if points is not None:
             slots = Slots.all(program, values, points, self.engine)
             found, log_prob = None, torch.zeros_like(slots.objective)
@@ -296,14 +297,9 @@ class DROLayer(nn.Module):
         """All feasible integer points, where they are few or were asked for, and there are any."""
         if self.samples != "all" and not self.enumerate_up_to:
             return None
-        limit = None if self.samples == "all" else max(self.enumerate_up_to, self.candidates + self._count)
+        limit = None if self.samples == "all" else max(self.enumerate_up_to, self.candidates + int(self.samples))
         points = self.problem.integer_points(limit)
         return points if points is not None and len(points) else None
-
-    @property
-    def _count(self) -> int:
-        """How many points are drawn."""
-        return 0 if self.samples == "all" else int(self.samples)
 
     @torch.no_grad()
     def _sample(self, values: Values) -> tuple[Candidates, Draws]:
@@ -311,13 +307,14 @@ class DROLayer(nn.Module):
         program = self.problem.program
         assert self.oracle is not None
         found = self.oracle.best(program, values, self.candidates if self.training else 1)
-        if not self.training or not self._count:
+        count = 0 if self.samples == "all" else int(self.samples)
+        if not self.training or not count:
             return found, Draws(found.points, torch.zeros_like(found.objective), found.valid)
         lower, upper = program.integer_bounds
         temperature = absolute_temperature(self._temperature, found.objective, found.valid)
         summit = Summit(found.points, found.objective, found.valid, lower, upper, temperature)
         rng = self._rng or np.random.default_rng(int(torch.randint(2**62, ())))
-        return found, self.proposal.sample(summit, self._count, rng)
+        return found, self.proposal.sample(summit, count, rng)
 
     def _decision(
         self,
@@ -332,10 +329,10 @@ class DROLayer(nn.Module):
         derivative: Callable[[], Tensor] | None = None,
     ) -> Decision:
         """Split by variable, mask, and return in the caller's type."""
-        problem = self.problem
-        ok = usable(status)
+        problem, ok = self.problem, usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
+        sample_size = effective_sample_size(probabilities)
         # A loss may have no derivative at a placeholder, so none is passed on from there.
         used = (probabilities > 0)[:, :, None]
         finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
@@ -346,7 +343,7 @@ class DROLayer(nn.Module):
             problem.decision(finite),
             objective.to(dtype),
             probabilities,
-            effective_sample_size(probabilities),
+            sample_size,
             oracle,
             _derivative=derivative,
             _problem=problem if problem.adaptive else None,

@@ -12,14 +12,14 @@ from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.adapting import Adaptation, adaptive_in, lifting_for
+from drolayers.adapting import Adaptation, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets, check_sets
 from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
-from drolayers.cost.adaptive import Adaptive
+from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.risk import Kind, Worst, always
@@ -58,6 +58,7 @@ class DecisionProblem:
         program: the compiled cone program; integer variables are relaxed in it and can be fixed.
         variables: the decision variables (those that ``dro.cvar`` adds included).
         rules: the constraints that hold worst cases, taken apart.
+        parts: all worst cases, that of the cost first; targets stand in the cost and among the rules.
         maximises: whether the cost is the negative of a reward.
     """
 
@@ -79,6 +80,8 @@ class DecisionProblem:
         held = adaptive_in(
             [e for e in (cost, *(a for c in constraints for a in c.args)) if isinstance(e, cp.Expression)]
         )
+        self.adaptive: tuple[Adaptive, ...] = held
+        """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
         robust = [c for c in constraints if has_worst_case(c)]
         robust += [always(v >= 0) for v in held if v.is_nonneg()]
         self._plain = [c for c in constraints if not has_worst_case(c)]
@@ -112,7 +115,12 @@ class DecisionProblem:
         assert lifting is not None
         self._cost, self._inner = Part(self.parsed), inner
         self.rules = (*(rule(c, row, ambiguity.y, lifting) for c, row in zip(robust, rows, strict=True)), *targets)
-        self.sets = self._every_set()
+        self._of_cost = (self._cost, *inner)
+        self.parts = list(dict.fromkeys((*self._of_cost, *(part for r in self.rules for part in r.parts))))
+        priced = [part.ambiguity or ambiguity for part in self.parts if part.price is not None]
+        own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
+        members, distances = ({id(s): s for s in some}.values() for some in ([ambiguity, *own], priced))
+        self.sets = Sets(tuple(members), tuple(distances))
         costs = [parsed for part in self.parts for parsed in (part.parsed, *part.parsed.events)]
         told = (p for c in self.constraints for p in c.parameters())
         self.known_data = KnownData(
@@ -128,12 +136,10 @@ class DecisionProblem:
         self._loss, self._outcomes = TorchCost(cost), [TorchCost(r.outcome) for r in self.rules]
         self._tails = [[TorchCost(tail) for tail, _ in r.tails] for r in self.rules]
         self._adaptation = Adaptation.of(lifting, held, ambiguity, self._loss, self.rules)
+        self._hidden = self._adaptation.hidden
+        said = [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties]
         self._writer = Writer(self._cost, self._inner, self.sets, self.known_data)
-        program, _, limits = self._writer.compiled(
-            self._cost,
-            [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties],
-            [part for r in self.rules for part in r.parts],
-        )
+        program, _, limits = self._writer.compiled(self._cost, said, [part for r in self.rules for part in r.parts])
         self.program: ConeProgram = program
         self._engine = default_engine()
         self._decisions = Decisions(
@@ -147,8 +153,11 @@ class DecisionProblem:
         )
         # Where mass moves under a cost that is curved in y, a solver that gives up has proved nothing.
         proves = all(self._writer.set_of(part).pinned for part in self.parts if part.parsed.curves)
+        # Sets that may be empty without the cost falling for ever: all but its own, or that too.
+        used = any(part.ambiguity in (None, ambiguity) for r in self.rules for part in r.parts)
+        unseen = [k for k in range(len(self.sets.members)) if k or (not len(self.parsed.pieces) and used)]
         self.diagnosis = Diagnosis(
-            self.sets, self._unseen, self.known_data, self.program, self._decisions, self._engine, proves
+            self.sets, unseen, self.known_data, self.program, self._decisions, self._engine, proves
         )
         bound = [r for r in self.rules if adaptive_in([r.outcome])]
         self._evaluations = Evaluations(self._writer, self.variables, bound, self.diagnosis, self._engine)
@@ -171,29 +180,6 @@ class DecisionProblem:
             tight = r.kind is not Kind.CHANCE or (r.affine and self._writer.set_of(r.parts[0]).chebyshev)
             found[r.constraint] = tight and not any(part.parsed.conservative for part in r.parts)
         return found
-
-    @property
-    def _of_cost(self) -> tuple[Part, ...]:
-        """The worst cases of the cost, that of the joint cost first."""
-        return self._cost, *self._inner
-
-    @property
-    def parts(self) -> list[Part]:
-        """All worst cases, that of the cost first; targets stand in the cost and among the rules."""
-        return list(dict.fromkeys((*self._of_cost, *(part for r in self.rules for part in r.parts))))
-
-    def _every_set(self) -> Sets:
-        """The cost's set and those of others, each once."""
-        priced = [part.ambiguity or self.ambiguity for part in self.parts if part.price is not None]
-        own = [part.ambiguity for part in self.parts if part.price is None and part.ambiguity is not None]
-        members, distances = ({id(s): s for s in some}.values() for some in ([self.ambiguity, *own], priced))
-        return Sets(tuple(members), tuple(distances))
-
-    @property
-    def _unseen(self) -> list[int]:
-        """Sets that may be empty without the cost falling for ever: all but its own, or that too."""
-        used = any(part.ambiguity in (None, self.ambiguity) for r in self.rules for part in r.parts)
-        return [k for k in range(len(self.sets.members)) if k or (not len(self.parsed.pieces) and used)]
 
     @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
@@ -236,7 +222,8 @@ class DecisionProblem:
         around = self.sets.around(nominal, flat) if self.sets.needs_nominal else None
         features = self.sets.feature_values(flat, around)
         entries, products = self.known_data.feature_values(told, features)
-        return Given(flat, around, entries, torch.cat([features, entries, products], 1))
+        by_parameter = self.known_data.values(entries)
+        return Given(flat, around, entries, by_parameter, torch.cat([features, entries, products], 1))
 
     def features(
         self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
@@ -294,12 +281,7 @@ class DecisionProblem:
 
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
         """The decision variables' parts of primal points ``(..., column)``, and behind them what makes up rules."""
-        return {v: self.program.variable(primal, v) for v in (*self.variables, *self._adaptation.hidden)}
-
-    @property
-    def adaptive(self) -> tuple[Adaptive, ...]:
-        """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
-        return self._adaptation.decisions
+        return {v: self.program.variable(primal, v) for v in (*self.variables, *self._hidden)}
 
     @property
     def coefficients(self) -> tuple[cp.Variable, ...]:
@@ -387,7 +369,7 @@ class DecisionProblem:
 
     def _leaves(self, x: Chosen, y: Tensor, known: Known | None) -> tuple[dict[Leaf, Tensor], Tensor | None]:
         """Values of all that an expression may hold, and the items whose known data are wrong."""
-        values = self._checked(x, self._adaptation.hidden)
+        values = self._checked(x, self._hidden)
         uncertain = self.ambiguity.y
         real("y", y)
         y = uncertain.rows(torch.as_tensor(y))
@@ -403,13 +385,10 @@ class DecisionProblem:
         given = [v for v in (*values.values(), y) if v.is_floating_point()]
         reference = given[0] if given else y.to(torch.get_default_dtype())
         candidates = any(v.dim() - len(k.shape) == 2 for k, v in values.items())
-
-        def aligned(value: Tensor, ndim: int) -> Tensor:
-            value = value.to(reference)
-            return value.unsqueeze(1) if candidates and value.dim() == ndim + 1 else value
-
-        parts: dict[Leaf, Tensor] = {k: aligned(v, len(k.shape)) for k, v in (*values.items(), *told.items())}
-        parts[uncertain] = aligned(y, 1).unflatten(-1, uncertain.shape)
+        parts: dict[Leaf, Tensor] = {**values, **told, uncertain: y.unflatten(-1, uncertain.shape)}
+        parts = {k: v.to(reference) for k, v in parts.items()}
+        if candidates:
+            parts = {k: v.unsqueeze(1) if v.dim() == k.ndim + 1 else v for k, v in parts.items()}
         return self._adaptation.completed(parts, 1 + candidates), wrong
 
     def worst_case_cost(

@@ -40,23 +40,13 @@ class Uncertain(Numbered, cp.Parameter):
         if others := [p.name() for p in self.support.parameters if isinstance(p, Uncertain)]:
             raise ModelError(f"The support of {name or 'y'} holds {others[0]}, which is not known: use a cp.Parameter.")
         super().__init__(sizes, name=name or "y", nonneg=self.support.nonnegative(dim))
-        self._flat = Uncertain(dim, self.support, name) if len(sizes) > 1 else None
-        self._whole: Uncertain | None = None
-
-    @property
-    def dim(self) -> int:
+        self.dim = dim
         """Number of coordinates."""
-        return int(self.size)
-
-    @property
-    def flat(self) -> Uncertain:
+        self.flat = Uncertain(dim, self.support, name) if len(sizes) > 1 else self
         """The vector of all coordinates; ``y`` itself where it is one."""
-        return self._flat or self
-
-    @property
-    def entries(self) -> cp.Expression:
+        self.entries: cp.Expression = cp.reshape(self.flat, self.shape, order="C") if len(sizes) > 1 else self
         """``y`` written in terms of ``flat``."""
-        return self if self._flat is None else cp.reshape(self._flat, self.shape, order="C")
+        self._whole: Uncertain | None = None
 
     def within(self, support: Support) -> Uncertain:
         """``y`` in an event that leaves it no more than a part of its support: what the event's set is made of.
@@ -78,7 +68,7 @@ class Uncertain(Numbered, cp.Parameter):
     def rows(self, outcomes: Any, lead: int = 1) -> Any:
         """Outcomes ``(..., *shape)`` with ``lead`` dimensions in front as ``(..., dim)``; others stay as they are."""
         shape = tuple(np.shape(outcomes))
-        if self._flat is None or shape[lead:] != self.shape:
+        if self.flat is self or shape[lead:] != self.shape:
             return outcomes
         given = outcomes if hasattr(outcomes, "reshape") else np.asarray(outcomes)
         return given.reshape(*shape[:lead], self.dim)

@@ -141,7 +141,7 @@ def test_second_route_takes_only_the_unfinished() -> None:
 
     class Counting:
         def solve(self, program, values):  # type: ignore[no-untyped-def]
-            asked.append(len(values))
+            asked.append(len(values.q))
             return Clarabel().solve(program, values)
 
     rescue = Counting()

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from drolayers.conic import make_engine
-from drolayers.conic.index import row_index
-from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
+from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values, row_index
 from drolayers.conic.residuals import optimality, products
 from drolayers.conic.semidefinite import triangle
 from drolayers.conic.units import Units
@@ -27,7 +26,7 @@ def rescaled(program: ConeProgram, values: Values, rng: np.random.Generator, spr
 
     Constant matrices are balanced once, by themselves: for them only objective and right-hand side change, alike.
     """
-    batch, varies = len(values), program.A_map.varies or program.P_map.varies
+    batch, varies = len(values.q), program.A_map.varies or program.P_map.varies
 
     def factors(count: int, spread: float = spread if varies else 0.0) -> Tensor:
         return torch.tensor(10.0 ** rng.uniform(-spread, spread, (batch, count)))

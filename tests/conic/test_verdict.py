@@ -138,7 +138,7 @@ def test_a_second_route_that_is_worse_is_not_taken() -> None:
         says: Status
 
         def solve(self, program: ConeProgram, values: Values) -> Points:
-            asked.append(len(values))
+            asked.append(len(values.q))
             found = Clarabel().solve(program, values)
             return claiming(replace(found, x=found.x + 1.0), self.says)
 

@@ -65,7 +65,7 @@ def _vertex(program: ConeProgram, values: Values) -> tuple[Tensor, Tensor, Tenso
     """Items, the best point of each, its columns and its multipliers, without those of integers' bounds."""
     found = Simplex().best(program, values, 1)
     z = found.dual[:, 0].index_fill(1, torch.cat([program.lower_rows, program.upper_rows]), 0.0)
-    return torch.arange(len(values)), found.points[:, 0].long(), found.primal[:, 0], z
+    return torch.arange(len(values.q)), found.points[:, 0].long(), found.primal[:, 0], z
 
 
 def test_what_the_engine_does_not_confirm_it_solves() -> None:

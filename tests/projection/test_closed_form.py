@@ -34,8 +34,8 @@ def clarabel(ambiguity: dro.MomentSet, theta: Tensor, y: Tensor, weights: Tensor
     x, at, constraints = cp.Variable(ambiguity.size), 0, []
     keep = np.flatnonzero(weights.numpy() > 0)
     for g in moment:
-        leaves = {n: cp.Constant(v) for n, v in g.constants(ambiguity.y.dim).items()}
-        for name, shape in g.shapes(ambiguity.y.dim).items():
+        leaves = {n: cp.Constant(v) for n, v in g.constants.items()}
+        for name, shape in g.shapes.items():
             size = int(np.prod(shape))
             leaves[name] = cp.reshape(x[at : at + size], shape, order="C") if shape else x[at]
             at += size

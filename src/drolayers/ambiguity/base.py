@@ -52,21 +52,17 @@ class Rows:
     owner: Labels | None = None
     lifted: Callable[[Labels, Labels], cp.Expression] | None = None
     scenarios: int = 1
+    owners: int = field(init=False)
+    """Number of worst cases."""
+    several: tuple[int, ...] = field(init=False)
+    """The shape of what every worst case has one of."""
+    lone: NDArray[np.bool_] = field(init=False)
+    """Which rows are alone in their block."""
 
-    @property
-    def owners(self) -> int:
-        """Number of worst cases."""
-        return 1 if self.owner is None else int(self.owner.max()) + 1
-
-    @property
-    def several(self) -> tuple[int, ...]:
-        """The shape of what every worst case has one of."""
-        return () if self.owner is None else (self.owners,)
-
-    @property
-    def lone(self) -> NDArray[np.bool_]:
-        """Which rows are alone in their block."""
-        return np.bincount(self.block)[self.block] == 1
+    def __post_init__(self) -> None:
+        owners = 1 if self.owner is None else int(self.owner.max(initial=-1)) + 1
+        several = () if self.owner is None else (owners,)
+        vars(self).update(owners=owners, several=several, lone=np.bincount(self.block)[self.block] == 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +182,20 @@ class AmbiguitySet(Theta, ABC):
     """Smooth functions of θ (and of the nominal distribution) in which the worst-case program is affine."""
     atoms: int
     """Number of atoms of the nominal distribution, where one travels beside θ."""
+    needs_nominal: bool = False
+    """Whether atoms and weights travel beside θ."""
+    pinned: bool = False
+    """Whether mass is where the nominal atoms are, and nowhere else."""
+    bundles: bool = False
+    """Whether ``dual`` and ``outcomes`` take the rows of several worst cases at once, by their owners."""
+    local: bool = False
+    """Whether the outcomes that the set allows are told atom by atom, since mass cannot go anywhere from each."""
+    escapes: bool = True
+    """Whether mass may go as far as it likes, if it is little enough."""
+    events: tuple[AmbiguitySet, ...] = ()
+    """The sets of events, where it is a mixture of such: second stages have a rule for each."""
+    own_rules: int = 1
+    """How many decision rules there are where all of ``y`` is seen: one for every atom, or one."""
 
     def named(self, name: str) -> Self:
         """The set itself, with a name: its parameters are ``name.…`` where it is not the set of the cost."""
@@ -195,34 +205,9 @@ class AmbiguitySet(Theta, ABC):
         return self
 
     @property
-    def pinned(self) -> bool:
-        """Whether mass is where the nominal atoms are, and nowhere else."""
-        return False
-
-    @property
-    def bundles(self) -> bool:
-        """Whether ``dual`` and ``outcomes`` take the rows of several worst cases at once, by their owners."""
-        return False
-
-    @property
-    def local(self) -> bool:
-        """Whether the outcomes that the set allows are told atom by atom, since mass cannot go anywhere from each."""
-        return self.pinned
-
-    @property
-    def escapes(self) -> bool:
-        """Whether mass may go as far as it likes, if it is little enough."""
-        return not self.pinned
-
-    @property
     def reach(self) -> Support:
         """Where mass may be, besides what the set itself says."""
         return self.y.support
-
-    @property
-    def needs_nominal(self) -> bool:
-        """Whether atoms and weights travel beside θ."""
-        return False
 
     @property
     def centred(self) -> bool:
@@ -279,16 +264,6 @@ class AmbiguitySet(Theta, ABC):
     def lifted(self) -> list[Labels]:
         """The coordinates of every component g_c of the moments to which a decision rule can respond."""
         return []
-
-    @property
-    def events(self) -> tuple[AmbiguitySet, ...]:
-        """The sets of events, where it is a mixture of such: second stages have a rule for each."""
-        return ()
-
-    @property
-    def own_rules(self) -> int:
-        """How many decision rules there are where all of ``y`` is seen: one for every atom, or one."""
-        return 1
 
     @property
     def lifted_features(self) -> tuple[cp.Parameter, ...]:

@@ -17,7 +17,8 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Constraints
-from drolayers.ambiguity.parameters import Typical, columns, deviation
+from drolayers.ambiguity.parameters import Typical, deviation
+from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.checks import numbers
 from drolayers.conic import default_engine

@@ -52,33 +52,20 @@ class Composite(Moment):
 
     def over(self, dim: int) -> Moment:
         """Of the members over ``y``."""
-        return replace(self, members=tuple(member.over(dim) for member in self.members))
+        return replace(self, members=tuple(member.over(dim) for member in self.members), dim=dim)
 
-    @property
-    def count(self) -> int:
-        """Those of the members."""
-        return sum(member.count for member in self.members)
-
-    @property
-    def degree(self) -> float:
-        """The members' common degree, or one where they differ."""
-        degrees = {member.degree for member in self.members}
-        return degrees.pop() if len(degrees) == 1 else 1.0
-
-    @property
-    def width(self) -> int:
-        """Where degrees are mixed, ρ and a coefficient an ingredient beside the price."""
-        return 2 + self.count if self.mixed else 1
-
-    @property
-    def signed(self) -> bool:
-        """When a member is."""
-        return any(member.signed for member in self.members)
-
-    @property
-    def mixed(self) -> bool:
-        """When the members' degrees differ, or one is mixed itself."""
-        return len({member.degree for member in self.members}) > 1 or any(member.mixed for member in self.members)
+    def _traits(self) -> dict[str, Any]:
+        """Where degrees are mixed there are ρ and a coefficient an ingredient beside the price."""
+        degrees, count = {member.degree for member in self.members}, sum(member.count for member in self.members)
+        mixed = len(degrees) > 1 or any(member.mixed for member in self.members)
+        return {
+            "count": count,
+            "degree": 1.0 if len(degrees) > 1 else degrees.pop(),
+            "mixed": mixed,
+            "width": 2 + count if mixed else 1,
+            "signed": any(member.signed for member in self.members),
+            "affine": isinstance(self, Sum) and all(member.affine for member in self.members),
+        }
 
     def parameters(self, dim: int) -> Parameters:
         """Those of the members."""
@@ -125,10 +112,10 @@ class Composite(Moment):
         seen = [rho ** (p.degree - 1.0) / steepest for p in parts]
         return torch.cat([sigma / steepest, rho, *seen], 1)
 
-    def component_units(self, scales: Tensor, leaves: Leaves, dim: int) -> Tensor:
+    def component_units(self, scales: Tensor, leaves: Leaves) -> Tensor:
         """Where degrees are mixed, the largest of the ingredients' wρ^(p-1)."""
         if not self.mixed:
-            return super().component_units(scales, leaves, dim)
+            return super().component_units(scales, leaves)
         return scales[:, 1:2] ** (self._ingredients(leaves)[0].degree - 1.0) / scales[:, 2:3]
 
     def member_terms(
@@ -164,14 +151,9 @@ class Composite(Moment):
 class Sum(Composite):
     """g₁ + g₂: the members share one multiplier."""
 
-    @property
-    def affine(self) -> bool:
-        """When all members are."""
-        return all(member.affine for member in self.members)
-
-    def links(self, dim: int) -> list[Labels]:
+    def _links(self) -> list[Labels]:
         """Those of the members."""
-        return [link for member in self.members for link in member.links(dim)]
+        return [link for member in self.members for link in member.links]
 
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """Those of the members."""
@@ -201,9 +183,9 @@ class Sum(Composite):
 class Maximum(Composite):
     """max(g₁, g₂): the multiplier is shared out between the members, row by row."""
 
-    def links(self, dim: int) -> list[Labels]:
+    def _links(self) -> list[Labels]:
         """All coordinates."""
-        return [np.arange(dim)]
+        return [np.arange(self.dim)]
 
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """Σ_l π_l = β with π ≥ 0, since a maximum is the largest convex combination."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
 
@@ -36,10 +36,9 @@ class Epigraph(Moment):
     b: tuple[Part, ...]
     lifted: int = 0
 
-    @property
-    def width(self) -> int:
-        """The bound, and a boost and its inverse for every cone."""
-        return 1 + 2 * len(self.A)
+    def _traits(self) -> dict[str, Any]:
+        """Scales are the bound, and a boost and its inverse for every cone; a negative bound is left to emptiness."""
+        return {"width": 1 + 2 * len(self.A), "signed": True}
 
     def _scales(self, sigma: Tensor, leaves: Leaves) -> Tensor:
         """σ, and boosts r that balance cones which stand for a product, (head + tail)(head - tail).
@@ -77,18 +76,13 @@ class Epigraph(Moment):
                 found[-1] = np.sign(u[-1]) * u[:-1] / length
         return found
 
-    @property
-    def signed(self) -> bool:
-        """Unknown, so that a negative bound is left to the emptiness check."""
-        return True
-
     def over(self, dim: int) -> Moment:
-        """As it is."""
+        """Of as many columns."""
         width = dim + 1 + self.lifted
         for A in self.A:
             if A.shape[1] != width:
                 raise ModelError(f"moments.Conic needs {dim} + 1 + {self.lifted} columns (y, u, v), not {A.shape[1]}.")
-        return self
+        return replace(self, dim=dim)
 
     def parameters(self, dim: int) -> Parameters:
         """All cones' matrices and vectors."""
@@ -101,12 +95,11 @@ class Epigraph(Moment):
 
     def typical(self, y: Tensor) -> dict[str, Typical]:
         """Nothing is known about the cones: zero, give or take one."""
-        shapes = self.shapes(y.shape[1])
-        return {n: Typical(y.new_zeros(s), y.new_ones(s), meaningful=False) for n, s in shapes.items()}
+        return {n: Typical(y.new_zeros(s), y.new_ones(s), meaningful=False) for n, s in self.shapes.items()}
 
-    def links(self, dim: int) -> list[Labels]:
+    def _links(self) -> list[Labels]:
         """All coordinates."""
-        return [np.arange(dim)]
+        return [np.arange(self.dim)]
 
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """One part a row."""

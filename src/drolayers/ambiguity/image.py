@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
 import cvxpy as cp
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.ambiguity.outer import Labels
-from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical, columns, deviation
+from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical, deviation
 from drolayers.ambiguity.terms import Parts
+from drolayers.ambiguity.theta import columns
 from drolayers.errors import ModelError
 from drolayers.products import times
 from drolayers.support import Layout
@@ -46,15 +47,11 @@ class Image(ABC):
     shift: str
     """The name of h among the parameters."""
 
-    @property
-    @abstractmethod
-    def label(self) -> Labels:
-        """The bound of every component."""
+    label: Labels
+    """The bound of every component."""
 
-    @property
-    def bounds(self) -> int:
-        """Number of bounds."""
-        return int(self.label.max()) + 1
+    bounds: int
+    """Number of bounds."""
 
     @abstractmethod
     def over(self, dim: int) -> Image:
@@ -98,17 +95,14 @@ class Coordinates(Image):
     index: tuple[int, ...] | None = None
     size: int | None = None
     shift = "mu"
+    coordinates: Labels = field(init=False, repr=False)
+    """I, once the image has gone through ``over``."""
 
-    @property
-    def coordinates(self) -> Labels:
-        """I."""
-        return np.array(self.index, dtype=np.int64)
-
-    @property
-    def label(self) -> Labels:
-        """Groups in turn."""
-        count = self.coordinates.size
-        return np.zeros(count, dtype=np.int64) if self.size is None else np.arange(count) // self.size
+    def __post_init__(self) -> None:
+        chosen = np.array(self.index or (), dtype=np.int64)
+        label = np.arange(chosen.size) // (self.size or max(chosen.size, 1))
+        bounds = 1 if self.size is None else -(-chosen.size // self.size)
+        vars(self).update(coordinates=chosen, label=label, bounds=bounds)
 
     def over(self, dim: int) -> Image:
         """All coordinates, unless some were chosen."""
@@ -182,10 +176,8 @@ class Directions(Image):
         """Whether h is zero."""
         return self.h is not None and not self.h.any()
 
-    @property
-    def label(self) -> Labels:
-        """One a direction."""
-        return np.arange(self.count or 1)
+    def __post_init__(self) -> None:
+        vars(self).update(label=np.arange(self.count or 1), bounds=self.count or 1)
 
     def over(self, dim: int) -> Image:
         """As they are."""
@@ -265,10 +257,8 @@ class Matrix(Image):
     mu: NDArray[np.float64] | None = None
     shift = "mu"
 
-    @property
-    def label(self) -> Labels:
-        """One bound."""
-        return np.zeros(self.A.shape[0], dtype=np.int64)
+    def __post_init__(self) -> None:
+        vars(self).update(label=np.zeros(self.A.shape[:1], dtype=np.int64), bounds=1)
 
     def over(self, dim: int) -> Image:
         """One column a coordinate."""

@@ -17,8 +17,9 @@ from drolayers.ambiguity.base import Mass, Rows, SetDual
 from drolayers.ambiguity.centred import Centred, ellipsoid, shadow, spread, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
-from drolayers.ambiguity.parameters import FLOOR, Typical, columns
+from drolayers.ambiguity.parameters import FLOOR, Typical
 from drolayers.ambiguity.terms import Contribution, Term
+from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.support import Layout, Reals, by_column, ellipsoid_conjugate

@@ -60,6 +60,7 @@ class Mixture(AmbiguitySet):
     ) -> None:
         named = dict(sets) if isinstance(sets, Mapping) else {str(i): part for i, part in enumerate(sets)}
         self.names, self.sets = tuple(named), tuple(named.values())
+        self.events = self.sets
         self.y, self.kind, count = _common(named), kind, len(named)
         if kind is not None:
             check_kind("Mixture", kind)
@@ -84,6 +85,7 @@ class Mixture(AmbiguitySet):
         ends = np.cumsum([self._own, *(part.size for part in self.sets)])
         self._columns = [slice(int(a), int(b)) for a, b in pairwise(ends)]
         needy = {part.atoms for part in self.sets if part.needs_nominal}
+        self.needs_nominal = bool(needy)
         self._atoms = [part.atoms if part.needs_nominal else 0 for part in self.sets]
         if len(needy) == 1:
             (self.atoms,) = needy
@@ -91,16 +93,6 @@ class Mixture(AmbiguitySet):
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}: {part}" for name, part in zip(self.names, self.sets, strict=True))
         return f"Mixture({inner}{'' if self.kind is None else f', kind={self.kind!r}'})"
-
-    @property
-    def events(self) -> tuple[AmbiguitySet, ...]:
-        """They."""
-        return self.sets
-
-    @property
-    def needs_nominal(self) -> bool:
-        """Whether one of the sets does."""
-        return any(part.needs_nominal for part in self.sets)
 
     @property
     def known(self) -> tuple[cp.Parameter, ...]:

@@ -8,10 +8,9 @@ A factor is data of every moment: kinds of moments describe g without it, and it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import cvxpy as cp
 import numpy as np
@@ -20,11 +19,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.image import Coordinates, Directions, Image
+from drolayers.ambiguity.image import Coordinates, Image
 from drolayers.ambiguity.outer import Affine, Constraints, Labels, Outer
 from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical
-from drolayers.ambiguity.parameters import columns as columns
-from drolayers.ambiguity.terms import Charge, Multiplier, OuterTerm, Parts, Term
+from drolayers.ambiguity.terms import Charge, OuterTerm, Term
+from drolayers.ambiguity.theta import columns
 from drolayers.errors import ModelError
 from drolayers.support import Layout
 
@@ -53,20 +52,56 @@ class Moment(ABC):
 
     __array_ufunc__ = None  # NumPy's numbers and arrays leave products to the moment.
 
-    @property
-    def degree(self) -> float:
-        """P when g(y) grows like the p-th power; the bound is scaled by its p-th root."""
-        return 1.0
+    dim: int = field(default=0, repr=False)
+    """The number of coordinates of ``y``, once the moment has gone through ``over``."""
 
-    @property
-    def bounds(self) -> int:
-        """Number of bounds: one, except for vectors of moments."""
-        return 1
+    # What follows is settled as soon as the moment is made, the last four once it has gone through ``over``.
+    degree: float = field(default=1.0, init=False, repr=False)
+    """P when g(y) grows like the p-th power; the bound is scaled by its p-th root."""
+    sides: int = field(default=1, init=False, repr=False)
+    """How many bounds share one sigma: two where expectations are bounded from both sides."""
+    bounds: int = field(default=1, init=False, repr=False)
+    """Number of bounds: one, except for vectors of moments."""
+    vector: bool = field(default=False, init=False, repr=False)
+    """Whether sigma is a vector."""
+    signed: bool = field(default=False, init=False, repr=False)
+    """Whether the function can be negative, so that a negative bound makes sense."""
+    affine: bool = field(default=False, init=False, repr=False)
+    """Whether the function is affine, so that its bound may be tight everywhere."""
+    mixed: bool = field(default=False, init=False, repr=False)
+    """Whether parts of different degrees meet in it."""
+    eliminable: bool = field(default=False, init=False, repr=False)
+    """Whether the best multiplier is known in closed form when a single part sees it."""
+    separate: bool = field(default=False, init=False, repr=False)
+    """Whether its components are those of coordinates rather than of bounds."""
+    count: int = field(default=1, init=False, repr=False)
+    """Number of its ingredients."""
+    width: int = field(default=1, init=False, repr=False)
+    """Number of ``scales``: prices, and what stands behind them."""
+    shapes: dict[str, tuple[int, ...]] = field(init=False, repr=False)
+    """The learnable parameters, apart from the bound, by name."""
+    constants: dict[str, NDArray[np.float64]] = field(init=False, repr=False)
+    """The parameters whose values were given."""
+    links: list[Labels] = field(init=False, repr=False)
+    """Groups of coordinates over which the function is not additive."""
+    components: list[Labels] = field(init=False, repr=False)
+    """The coordinates of the components that a decision rule can respond to: one a coordinate, or one a bound.
 
-    @property
-    def sides(self) -> int:
-        """How many bounds share one sigma: two where expectations are bounded from both sides."""
-        return 1
+    None where the function is affine, as the rule is anyhow.
+    """
+
+    def __post_init__(self) -> None:
+        vars(self).update(self._traits())
+        if self.dim:
+            vars(self).update(links=self._links(), components=self._components())
+            found = self.parameters(self.dim).items()
+            shapes = {name: value.shape for name, value in found if isinstance(value, Learn)}
+            constants = {name: value for name, value in found if not isinstance(value, Learn)}
+            vars(self).update(shapes=shapes, constants=constants)
+
+    @abstractmethod
+    def _traits(self) -> dict[str, Any]:
+        """What differs from the defaults above."""
 
     @property
     def size(self) -> int:
@@ -78,82 +113,29 @@ class Moment(ABC):
         """The given sigma, once for every bound."""
         return None if self.sigma is None else np.tile(np.broadcast_to(self.sigma, self.size), self.sides)
 
-    @property
-    def vector(self) -> bool:
-        """Whether sigma is a vector."""
-        return False
-
-    @property
-    def signed(self) -> bool:
-        """Whether the function can be negative, so that a negative bound makes sense."""
-        return False
-
-    @property
-    def affine(self) -> bool:
-        """Whether the function is affine, so that its bound may be tight everywhere."""
-        return False
-
-    @property
-    def mixed(self) -> bool:
-        """Whether parts of different degrees meet in it."""
-        return False
-
-    @property
-    def eliminable(self) -> bool:
-        """Whether the best multiplier is known in closed form when a single part sees it."""
-        return False
-
-    @property
-    def count(self) -> int:
-        """Number of its ingredients."""
-        return 1
-
-    @property
-    def width(self) -> int:
-        """Number of ``scales``: prices, and what stands behind them."""
-        return self.bounds
-
     @abstractmethod
     def parameters(self, dim: int) -> Parameters:
         """All parameters apart from the bound."""
-
-    @final
-    def shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """The learnable parameters, apart from the bound, by name."""
-        return {name: v.shape for name, v in self.parameters(dim).items() if isinstance(v, Learn)}
-
-    @final
-    def constants(self, dim: int) -> dict[str, NDArray[np.float64]]:
-        """The parameters whose values were given."""
-        return {name: v for name, v in self.parameters(dim).items() if not isinstance(v, Learn)}
 
     @abstractmethod
     def over(self, dim: int) -> Moment:
         """The same for a ``y`` of so many coordinates."""
 
     @abstractmethod
-    def links(self, dim: int) -> list[Labels]:
-        """Groups of coordinates over which the function is not additive."""
+    def _links(self) -> list[Labels]:
+        """As ``links``."""
 
-    @property
-    def separate(self) -> bool:
-        """Whether its components are those of coordinates rather than of bounds."""
-        return False
-
-    def components(self, dim: int) -> list[Labels]:
-        """The coordinates of the components that a decision rule can respond to: one a coordinate, or one a bound.
-
-        None where the function is affine, as the rule is anyhow.
-        """
-        return [] if self.affine else [np.arange(dim)] * self.bounds
+    def _components(self) -> list[Labels]:
+        """As ``components``."""
+        return [] if self.affine else [np.arange(self.dim)] * self.bounds
 
     def component_values(self, y: Tensor, leaves: Leaves) -> Tensor:
         """These components at points ``(..., dim)``, without the factor."""
-        return self._value(y, leaves, False) if self.components(y.shape[-1]) else y[..., :0]
+        return self._value(y, leaves, False) if self.components else y[..., :0]
 
-    def component_units(self, scales: Tensor, leaves: Leaves, dim: int) -> Tensor:
+    def component_units(self, scales: Tensor, leaves: Leaves) -> Tensor:
         """By what the components are divided where their multipliers are scaled: ρ^(p-1)."""
-        return scales[:, : len(self.components(dim))] ** (self.degree - 1.0)
+        return scales[:, : len(self.components)] ** (self.degree - 1.0)
 
     @abstractmethod
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
@@ -283,44 +265,26 @@ class Elementary(Moment):
     outer: Outer
     image: Image
 
-    @property
-    def degree(self) -> float:
-        """That of φ."""
-        return self.outer.degree
-
-    @property
-    def bounds(self) -> int:
-        """One a label and side."""
-        return self.image.bounds * self.sides
-
-    @property
-    def sides(self) -> int:
-        """Those of φ."""
-        return len(self.outer.signs) if isinstance(self.outer, Affine) else 1
-
-    @property
-    def vector(self) -> bool:
-        """Where coordinates have bounds of their own."""
-        return isinstance(self.image, Coordinates) and self.image.size is not None
-
-    @property
-    def signed(self) -> bool:
-        """Only where φ is linear and bounded from one side."""
-        return self.affine and self.sides == 1
-
-    @property
-    def affine(self) -> bool:
-        """Where φ is linear."""
-        return isinstance(self.outer, Affine)
-
-    @property
-    def eliminable(self) -> bool:
-        """Except for the linear φ, whose share of the slope is the multiplier itself."""
-        return not self.affine
+    def _traits(self) -> dict[str, Any]:
+        """A linear φ is bounded from its sides; its share of the slope is the multiplier itself."""
+        sides = len(self.outer.signs) if isinstance(self.outer, Affine) else 1
+        affine, bounds = isinstance(self.outer, Affine), self.image.bounds * sides
+        apart = isinstance(self.image, Coordinates) and self.outer.additive and not affine
+        return {
+            "degree": self.outer.degree,
+            "sides": sides,
+            "bounds": bounds,
+            "width": bounds,
+            "vector": isinstance(self.image, Coordinates) and self.image.size is not None,
+            "signed": affine and sides == 1,
+            "affine": affine,
+            "eliminable": not affine,
+            "separate": apart,
+        }
 
     def over(self, dim: int) -> Moment:
         """Of the image over ``y``."""
-        return replace(self, image=self.image.over(dim))
+        return replace(self, image=self.image.over(dim), dim=dim)
 
     def parameters(self, dim: int) -> Parameters:
         """Those of the image."""
@@ -334,20 +298,15 @@ class Elementary(Moment):
         """The shift of the image."""
         return [leaves[self.image.shift]]
 
-    def links(self, dim: int) -> list[Labels]:
+    def _links(self) -> list[Labels]:
         """Those of the image, unless φ is additive over coordinates or linear."""
-        return [] if self.separate or self.affine else self.image.links(dim)
+        return [] if self.separate or self.affine else self.image.links(self.dim)
 
-    @property
-    def separate(self) -> bool:
-        """Where φ is additive over coordinates."""
-        return isinstance(self.image, Coordinates) and self.outer.additive and not self.affine
-
-    def components(self, dim: int) -> list[Labels]:
+    def _components(self) -> list[Labels]:
         """One a coordinate where φ is additive, else one a bound."""
         if self.separate:
             return list(self.image.coordinates[:, None])  # type: ignore[attr-defined]
-        return [] if self.affine else self.image.links(dim)
+        return [] if self.affine else self.image.links(self.dim)
 
     def component_values(self, y: Tensor, leaves: Leaves) -> Tensor:
         """By coordinate where φ is additive."""
@@ -356,28 +315,26 @@ class Elementary(Moment):
         u = self.image.at(y, leaves)
         return self.outer.value(u, np.arange(u.shape[-1]), u.shape[-1])
 
-    def component_units(self, scales: Tensor, leaves: Leaves, dim: int) -> Tensor:
+    def component_units(self, scales: Tensor, leaves: Leaves) -> Tensor:
         """By coordinate where φ is additive."""
         found = scales ** (self.degree - 1.0)
-        return found[:, self.image.label] if self.separate else found[:, : len(self.components(dim))]
+        return found[:, self.image.label] if self.separate else found[:, : len(self.components)]
 
     def terms(self, layout: Layout, leaves: Leaves, charge: Charge) -> tuple[list[Term], Constraints]:
         """One term: the outer function over the parts of the image."""
-        laid = self.image.laid(layout, leaves, charge.split and self.outer.additive and not self.affine)
-        found = None if charge.multiplier is None else self._multiplier(laid.parts, charge.multiplier)
-        scale = None if charge.rho is None or self.affine else self._scale(laid.parts, charge.rho)
+        laid = self.image.laid(layout, leaves, charge.split and self.separate)
+        row, bound, coordinate = laid.parts.row, laid.parts.bound, laid.parts.coordinate
+        rho, multiplier = charge.rho, charge.multiplier
+        scale = found = None
+        if rho is not None and not self.affine:
+            scale = rho[bound] if rho.size > 1 else cp.promote(rho[0], (row.size,))
+        if multiplier is not None and isinstance(self.outer, Affine):
+            # The slope that the bounds of all sides make together.
+            sides = [bound + side * self.image.bounds for side in range(self.sides)]
+            found = self.outer.slope([multiplier(row, side, side) for side in sides])
+        elif multiplier is not None:
+            found = multiplier(row, bound, coordinate)
         return [OuterTerm(self.outer, *laid, found, scale)], []
-
-    def _multiplier(self, parts: Parts, multiplier: Multiplier) -> cp.Expression:
-        """That of every part; of a linear φ, the slope that its bounds make together."""
-        if not isinstance(self.outer, Affine):
-            return multiplier(parts.row, parts.bound, parts.coordinate)
-        bounds = [parts.bound + side * self.image.bounds for side in range(self.sides)]
-        return self.outer.slope([multiplier(parts.row, bound, bound) for bound in bounds])
-
-    def _scale(self, parts: Parts, rho: cp.Expression) -> cp.Expression:
-        """That of every part."""
-        return rho[parts.bound] if rho.size > 1 else cp.promote(rho[0], (parts.row.size,))
 
     def _value(self, y: Tensor, leaves: Leaves, recession: bool) -> Tensor:
         """φ of the image, by label."""
@@ -401,21 +358,6 @@ class Elementary(Moment):
         if not isinstance(self.outer, Affine):
             return super()._negated()
         return replace(self, outer=self.outer.negated())
-
-
-def kind(moment: Moment) -> Hashable | None:
-    """What moments along one direction must have in common to be taken together."""
-    if not (isinstance(moment, Elementary) and isinstance(moment.image, Directions)):
-        return None
-    return moment.outer, moment.factor, moment.image.kind, moment.sigma is None
-
-
-def stacked(moments: Sequence[Moment]) -> Moment:
-    """Moments of one kind as one, each with its own direction and bound."""
-    members = [moment for moment in moments if isinstance(moment, Elementary)]
-    sigma = [moment.sigma for moment in members if moment.sigma is not None]
-    images = [moment.image for moment in members if isinstance(moment.image, Directions)]
-    return replace(members[0], image=Directions.stacked(images), sigma=np.concatenate(sigma) if sigma else None)
 
 
 def _factor(factor: float) -> float:

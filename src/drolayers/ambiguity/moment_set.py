@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
-from drolayers.ambiguity.image import Coordinates
-from drolayers.ambiguity.moment import Elementary, Moment, kind, stacked
+from drolayers.ambiguity.image import Coordinates, Directions
+from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, NormPower
-from drolayers.ambiguity.parameters import FLOOR, Typical, columns, deviation
+from drolayers.ambiguity.parameters import FLOOR, Typical, deviation
 from drolayers.ambiguity.terms import Charge, Multiplier, Term
+from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
@@ -49,6 +50,8 @@ class MomentSet(AmbiguitySet):
         moments: the moment functions; every parameter that was not given a value is learnable.
     """
 
+    bundles = True
+
     def __init__(self, y: Uncertain, moments: Sequence[Moment]) -> None:
         if not isinstance(y, Uncertain):
             raise ModelError(f"MomentSet needs a dro.Uncertain, not {type(y).__name__}.")
@@ -56,8 +59,7 @@ class MomentSet(AmbiguitySet):
         if not listed or not all(isinstance(m, Moment) for m in listed):
             raise ModelError("MomentSet needs a non-empty list of moments such as dro.moments.SquaredNorm().")
         self.y, self.moments = y, tuple(m.over(y.dim) for m in listed)
-        self._bare = False
-        self._build()
+        self._build([f"{i}." for i in range(len(listed))])
 
     @classmethod
     def grouped(cls, y: Uncertain, size: int) -> MomentSet:
@@ -65,17 +67,17 @@ class MomentSet(AmbiguitySet):
         if not isinstance(size, int) or not 1 <= size <= y.dim:
             raise ModelError(f"Groups of {size} do not fit the {y.dim} coordinates of y.")
         made = cls(y, [Variance(size=size)])
-        made._bare = True
-        made._build()
+        made._build([""])
         return made
 
-    def _build(self) -> None:
+    def _build(self, prefixes: list[str]) -> None:
         """Name the parameters, each moment's own and then its bound, and the features: they, and ρ_i = σ_i^(1/p)."""
+        self._prefixes = prefixes
         shapes: dict[str, tuple[int, ...]] = {}
         for i, moment in enumerate(self.moments):
-            shapes |= {self._name(i, name): shape for name, shape in moment.shapes(self.y.dim).items()}
+            shapes |= {self._prefixes[i] + name: shape for name, shape in moment.shapes.items()}
             if moment.sigma is None:
-                shapes[self._name(i, "sigma")] = (moment.size,) if moment.vector else ()
+                shapes[self._prefixes[i] + "sigma"] = (moment.size,) if moment.vector else ()
             elif moment.sigma.size not in (1, moment.size):
                 raise ModelError(f"Moment {i} has {moment.size} bounds, but sigma has {moment.sigma.size} values.")
             elif not moment.signed and np.any(moment.sigma < 0):
@@ -88,7 +90,7 @@ class MomentSet(AmbiguitySet):
         """Moments of one kind together, in the order of the first of them."""
         kinds: dict[Any, list[int]] = {}
         for i, moment in enumerate(self.moments):
-            kinds.setdefault(i if (same := kind(moment)) is None else same, []).append(i)
+            kinds.setdefault(i if (same := _kind(moment)) is None else same, []).append(i)
         ends = np.cumsum([int(np.prod(shape)) for shape in self.parameters.values()])
         where = {
             name: np.arange(end - int(np.prod(s)), end)
@@ -98,16 +100,12 @@ class MomentSet(AmbiguitySet):
         groups = []
         for positions in kinds.values():
             first = self.moments[positions[0]]
-            moment = first if len(positions) == 1 else stacked([self.moments[i] for i in positions])
-            learnt = [*moment.shapes(self.y.dim), *(["sigma"] if moment.sigma is None else [])]
-            columns = {name: np.concatenate([where[self._name(i, name)] for i in positions]) for name in learnt}
-            label = self._name(positions[0], "{}") + (f" and {len(positions) - 1} more" if positions[1:] else "")
-            groups.append(_Group.of(moment, self.y.dim, label, columns, np.concatenate([bounds[i] for i in positions])))
+            moment = first if len(positions) == 1 else _stacked([self.moments[i] for i in positions])
+            learnt = [*moment.shapes, *(["sigma"] if moment.sigma is None else [])]
+            columns = {name: np.concatenate([where[self._prefixes[i] + name] for i in positions]) for name in learnt}
+            label = self._prefixes[positions[0]] + "{}" + (f" and {len(positions) - 1} more" if positions[1:] else "")
+            groups.append(_Group.of(moment, label, columns, np.concatenate([bounds[i] for i in positions])))
         return groups
-
-    def _name(self, position: int, name: str) -> str:
-        """A parameter's public name."""
-        return name if self._bare else f"{position}.{name}"
 
     def __repr__(self) -> str:
         return f"MomentSet({', '.join(f'{n}: {s}' for n, s in self.parameters.items())})"
@@ -119,11 +117,6 @@ class MomentSet(AmbiguitySet):
         if not isinstance(moment, Elementary) or not isinstance(moment.outer, NormPower) or moment.outer.positive:
             return False
         return len(self.moments) == moment.bounds == 1 and isinstance(self.y.support, Reals)
-
-    @property
-    def bundles(self) -> bool:
-        """Yes."""
-        return True
 
     @property
     def centred(self) -> bool:
@@ -139,7 +132,7 @@ class MomentSet(AmbiguitySet):
 
     def links(self) -> list[Labels]:
         """Those of the moments."""
-        return [link for moment in self.moments for link in moment.links(self.y.dim)]
+        return [link for moment in self.moments for link in moment.links]
 
     def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """One multiplier a bound, priced at ρ; where a single row sees it, the best one is put in by hand."""
@@ -175,12 +168,12 @@ class MomentSet(AmbiguitySet):
 
     def lifted(self) -> list[Labels]:
         """Those of the moments."""
-        return [part for group in self._groups for part in group.moment.components(self.y.dim)]
+        return [part for group in self._groups for part in group.moment.components]
 
     @property
     def lifted_features(self) -> tuple[cp.Parameter, ...]:
         """Those of moments that have components."""
-        return tuple(f for group in self._groups if group.moment.components(self.y.dim) for f in group.features)
+        return tuple(f for group in self._groups if group.moment.components for f in group.features)
 
     def lifted_values(
         self, features: Sequence[Tensor], y: Float[Tensor, "batch point dim"]
@@ -189,7 +182,7 @@ class MomentSet(AmbiguitySet):
         left = list(features)
         found = [y[..., :0]]
         for group in self._groups:
-            if group.moment.components(self.y.dim):
+            if group.moment.components:
                 values = group.lifted_values([left.pop(0) for _ in group.features], y)
                 found.append(values.expand(max(len(values), len(y)), *values.shape[1:]))
         batch = max(len(part) for part in found)
@@ -200,7 +193,7 @@ class MomentSet(AmbiguitySet):
         found: list[Multiplier | None] = []
         first = 0
         for group in self._groups:
-            parts = group.moment.components(self.y.dim)
+            parts = group.moment.components
             found.append(
                 _component(rows, first, group.moment, self.y.dim) if rows.lifted is not None and parts else None
             )
@@ -211,7 +204,7 @@ class MomentSet(AmbiguitySet):
         """The bounds of every moment, learnt or given."""
         values, batch = self.unpack(theta), theta.shape[0]
         return [
-            moment.spread(columns(values[self._name(i, "sigma")]))
+            moment.spread(columns(values[self._prefixes[i] + "sigma"]))
             if moment.sigma is None
             else torch.as_tensor(moment.limits).to(theta).expand(batch, -1)
             for i, moment in enumerate(self.moments)
@@ -220,11 +213,11 @@ class MomentSet(AmbiguitySet):
     def leaf_values(self, theta: Float[Tensor, "batch theta"], position: int) -> dict[str, Tensor]:
         """A moment's parameters as tensors ``(batch, *shape)``, learnt or given."""
         moment = self.moments[position]
-        given = {n: torch.as_tensor(np.array(v)).to(theta)[None] for n, v in moment.constants(self.y.dim).items()}
-        if not moment.shapes(self.y.dim):
+        given = {n: torch.as_tensor(np.array(v)).to(theta)[None] for n, v in moment.constants.items()}
+        if not moment.shapes:
             return given
         values = self.unpack(theta)
-        return given | {name: values[self._name(position, name)] for name in moment.shapes(self.y.dim)}
+        return given | {name: values[self._prefixes[position] + name] for name in moment.shapes}
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -251,15 +244,15 @@ class MomentSet(AmbiguitySet):
         found: dict[str, Typical] = {}
         for i, moment in enumerate(self.moments):
             own = moment.typical(y)
-            found |= {self._name(i, name): value for name, value in own.items()}
+            found |= {self._prefixes[i] + name: value for name, value in own.items()}
             if moment.sigma is None:
-                given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants(self.y.dim).items()}
+                given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants.items()}
                 values = moment.value(y, given | {name: value.centre for name, value in own.items()})
                 values = values if moment.sides == 1 else values.abs()[:, : moment.size]
-                mean = values.mean(0).reshape(self.parameters[self._name(i, "sigma")])
+                mean = values.mean(0).reshape(self.parameters[self._prefixes[i] + "sigma"])
                 least = 1e-12 * float(y.abs().max()) ** moment.degree or 1e-12
                 spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=least)
-                found[self._name(i, "sigma")] = Typical(mean, spread, positive=not moment.signed)
+                found[self._prefixes[i] + "sigma"] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
     @cached_property
@@ -276,7 +269,7 @@ class MomentSet(AmbiguitySet):
         """
         if not self._powers:
             raise ModelError(f"{self!r} has no size to scale: let the bound of a nonnegative moment be learnt.")
-        return self.grown(theta, factor, {self._name(i, "sigma"): degree for i, degree in self._powers.items()})
+        return self.grown(theta, factor, {self._prefixes[i] + "sigma": degree for i, degree in self._powers.items()})
 
     def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds the distribution that is certain of y; differentiable.
@@ -432,16 +425,16 @@ class _Group:
         leaves = {name: value.to(y) for name, value in self.given.items()} | dict(zip(learnt, features, strict=False))
         scales = features[-1] if isinstance(self.scales, cp.Parameter) else self.moment.scales(leaves["sigma"], leaves)
         own = {name: value.unsqueeze(1) for name, value in leaves.items() if name != "sigma"}
-        units = self.moment.component_units(scales, leaves, y.shape[-1])
+        units = self.moment.component_units(scales, leaves)
         return self.moment.component_values(y, own) / units[:, None]
 
     @classmethod
-    def of(cls, moment: Moment, dim: int, label: str, columns: dict[str, Labels], bounds: Labels) -> _Group:
+    def of(cls, moment: Moment, label: str, columns: dict[str, Labels], bounds: Labels) -> _Group:
         """With fresh parameters, named by a label."""
-        learnt = {name: cp.Parameter(shape, name=label.format(name)) for name, shape in moment.shapes(dim).items()}
-        given = {name: cp.Constant(value) for name, value in moment.constants(dim).items()}
-        numbers = {name: torch.as_tensor(np.array(v))[None] for name, v in moment.constants(dim).items()}
-        numbers["sigma"] = torch.as_tensor(np.ones(moment.bounds) if moment.limits is None else moment.limits)[None]
+        learnt = {name: cp.Parameter(shape, name=label.format(name)) for name, shape in moment.shapes.items()}
+        given = {name: cp.Constant(value) for name, value in moment.constants.items()}
+        numbers = {name: torch.as_tensor(np.array(v))[None] for name, v in moment.constants.items()}
+        numbers["sigma"] = torch.as_tensor(np.ones(moment.bounds) if moment.sigma is None else moment.limits)[None]
         scales: cp.Expression
         if moment.sigma is None or (moment.mixed and learnt):
             scales = cp.Parameter(moment.width, name=label.format("rho"), nonneg=not moment.signed)
@@ -481,7 +474,7 @@ def _difference(beta: Multiplier | None, lift: Multiplier) -> Multiplier:
 
 def _component(rows: Rows, first: int, moment: Moment, dim: int) -> Multiplier:
     """What rows add for the components of a moment: one a coordinate, or one a bound."""
-    parts = moment.components(dim)
+    parts = moment.components
     place = np.zeros(dim, dtype=np.int64)
     if moment.separate:
         place[np.concatenate(parts)] = np.arange(len(parts))
@@ -491,3 +484,18 @@ def _component(rows: Rows, first: int, moment: Moment, dim: int) -> Multiplier:
         return rows.lifted(row, first + (place[coordinate] if moment.separate else bound))
 
     return multiplier
+
+
+def _kind(moment: Moment) -> Hashable | None:
+    """What moments along one direction must have in common to be taken together."""
+    if not (isinstance(moment, Elementary) and isinstance(moment.image, Directions)):
+        return None
+    return moment.outer, moment.factor, moment.image.kind, moment.sigma is None
+
+
+def _stacked(moments: Sequence[Moment]) -> Moment:
+    """Moments of one kind as one, each with its own direction and bound."""
+    members = [moment for moment in moments if isinstance(moment, Elementary)]
+    sigma = [moment.sigma for moment in members if moment.sigma is not None]
+    images = [moment.image for moment in members if isinstance(moment.image, Directions)]
+    return replace(members[0], image=Directions.stacked(images), sigma=np.concatenate(sigma) if sigma else None)

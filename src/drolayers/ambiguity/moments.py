@@ -149,7 +149,8 @@ def _around(
     size: int | None = None,
 ) -> Moment:
     """φ(y_I - μ)."""
-    return Elementary(outer, Coordinates(_array("mu", mu), index, size), sigma=_bound(sigma))
+    centre, bound = _array("mu", mu), _bound(sigma)
+    return Elementary(outer, Coordinates(centre, index, size), sigma=bound)
 
 
 def _array(name: str, value: ArrayLike | None) -> NDArray[np.float64] | None:

@@ -19,8 +19,9 @@ from drolayers.ambiguity.base import Mass, Rows, SetDual
 from drolayers.ambiguity.centred import Centred, circle, ellipsoid, shadow, spread, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign, magnitude
-from drolayers.ambiguity.parameters import Typical, columns
+from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, Term
+from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.checks import number
 from drolayers.errors import ModelError, ShapeError

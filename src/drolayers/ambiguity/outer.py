@@ -11,7 +11,7 @@ Vectors come flat and in parts: ``part[k]`` says to which vector component k bel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import cvxpy as cp
@@ -67,22 +67,18 @@ class NormPower:
     p: float = 2.0
     degree: float = 1.0
     positive: bool = False
+    additive: bool = field(init=False, repr=False)
+    """Whether φ(u) is the sum of φ over the components of u."""
+    dual: float = field(init=False, repr=False)
+    """The exponent q of the dual norm."""
 
     def __post_init__(self) -> None:
         if not self.p >= 1:
             raise ModelError(f"A norm needs p >= 1, not p={self.p}.")
         if not (self.degree >= 1 and np.isfinite(self.degree)):
             raise ModelError(f"A power needs a finite p >= 1, not p={self.degree}.")
-
-    @property
-    def additive(self) -> bool:
-        """Whether φ(u) is the sum of φ over the components of u."""
-        return self.p == self.degree
-
-    @property
-    def dual(self) -> float:
-        """The exponent q of the dual norm."""
-        return np.inf if self.p == 1 else 1.0 if np.isinf(self.p) else self.p / (self.p - 1.0)
+        dual = np.inf if self.p == 1 else 1.0 if np.isinf(self.p) else self.p / (self.p - 1.0)
+        vars(self).update(additive=self.p == self.degree, dual=dual)
 
     def conjugate(
         self, tau: cp.Expression, part: Labels, multiplier: cp.Expression

@@ -1,4 +1,4 @@
-"""Parameters of moments: given or to be learnt, where a model begins with them, and as columns of θ."""
+"""Parameters of moments: given or to be learnt, and where a model begins with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -60,8 +59,3 @@ def deviation(y: Tensor) -> Tensor:
     varies = spread > 1e-12 * size
     size = torch.where(size > 0, size, size.max())
     return torch.where(varies, spread, torch.where(size > 0, size, torch.ones_like(size)))
-
-
-def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:
-    """Everything but the batch flattened; a batch of nothing too."""
-    return values.reshape(values.shape[0], values.shape[1:].numel())

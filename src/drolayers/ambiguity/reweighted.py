@@ -49,6 +49,9 @@ class Reweighted(AmbiguitySet):
     support says nothing. Rows of atom n are multiplied by Nω_n: an atom of weight zero is padding, and gets no mass.
     """
 
+    needs_nominal = pinned = local = bundles = True
+    escapes = False
+
     def __init__(self, y: Uncertain, atoms: int) -> None:
         who = type(self).__name__
         if not isinstance(y, Uncertain):
@@ -60,24 +63,9 @@ class Reweighted(AmbiguitySet):
         self.features = (self.weights, self.weighted_centres)
 
     @property
-    def pinned(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def bundles(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
     def reach(self) -> Support:
         """What mass may reach is said by the atoms alone."""
         return Reals()
-
-    @property
-    def needs_nominal(self) -> bool:
-        """Yes."""
-        return True
 
     def links(self) -> list[Labels]:
         """None."""

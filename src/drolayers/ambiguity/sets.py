@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, final
+from collections.abc import Iterable, Sequence
+from typing import Any, final
 
 import cvxpy as cp
 import torch
@@ -19,8 +19,6 @@ from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
-
-T = TypeVar("T")
 
 
 def check_sets(sets: Iterable[Any], y: Uncertain) -> None:
@@ -46,7 +44,9 @@ class Sets(Theta):
         distances: sets whose distance has a price somewhere, rather than a radius; that takes no part of θ.
 
     Attributes:
+        needs_nominal: whether atoms and weights travel beside θ.
         atoms: number of atoms of the nominal distribution; zero where no set needs one.
+        known: the known data on which supports depend.
     """
 
     def __init__(self, members: Sequence[AmbiguitySet], distances: Sequence[AmbiguitySet] = ()) -> None:
@@ -60,11 +60,15 @@ class Sets(Theta):
                     "says what a distance between distributions is."
                 )
         self._priced = tuple((ball, ball.priced()) for ball in distances if isinstance(ball, Wasserstein))
+        self._all = *self.members, *(twin for _, twin in self._priced)
         self.names = ("", *(other.name or f"set{k}" for k, other in enumerate(self.members[1:], 1)))
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise ModelError(f"Two sets of the problem are named {twice[0]!r}: give each a name of its own.")
+        self._prefixes = [f"{name}." if name else "" for name in self.names]
         needy = [other for other in self._all if other.needs_nominal]
+        self.needs_nominal = bool(needy)
+        self.known = tuple({p.id: p for other in self.members for p in other.known}.values())
         if len(needy) > 1 and any(isinstance(other, Mixture) for other in needy):
             raise ModelError(
                 "A dro.Mixture around nominal distributions, one an event, cannot stand beside other sets around one: "
@@ -80,7 +84,7 @@ class Sets(Theta):
         self.atoms: int = counts[0] if counts else 0
         self.parameters: dict[str, tuple[int, ...]] = {}
         for other, prefix in zip(self.members, self._prefixes, strict=True):
-            shapes = _prefixed(prefix, other.parameters)
+            shapes = {f"{prefix}{name}": shape for name, shape in other.parameters.items()}
             if common := sorted(shapes.keys() & self.parameters.keys()):
                 raise ModelError(f"Two parameters of the problem are called {common[0]!r}: name events and sets apart.")
             self.parameters |= shapes
@@ -91,24 +95,6 @@ class Sets(Theta):
             f"{name}: {other}" if name else str(other) for name, other in zip(self.names, self.members, strict=True)
         )
         return ", ".join(named)
-
-    @property
-    def _all(self) -> tuple[AmbiguitySet, ...]:
-        return *self.members, *(twin for _, twin in self._priced)
-
-    @property
-    def _prefixes(self) -> list[str]:
-        return [f"{name}." if name else "" for name in self.names]
-
-    @property
-    def needs_nominal(self) -> bool:
-        """Whether atoms and weights travel beside θ."""
-        return any(other.needs_nominal for other in self._all)
-
-    @property
-    def known(self) -> tuple[cp.Parameter, ...]:
-        """The known data on which supports depend."""
-        return tuple({p.id: p for other in self.members for p in other.known}.values())
 
     def around(self, nominal: Pair | None, theta: Float[Tensor, "batch theta"]) -> Nominal:
         """The nominal distributions of a batch, checked by a set that needs them."""
@@ -134,7 +120,7 @@ class Sets(Theta):
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """Sensible values of all parameters for some outcomes, by name."""
         pairs = zip(self.members, self._prefixes, strict=True)
-        return {n: value for other, prefix in pairs for n, value in _prefixed(prefix, other.typical(y)).items()}
+        return {f"{prefix}{n}": value for other, prefix in pairs for n, value in other.typical(y).items()}
 
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """θ of sets ``factor`` times as large, each about its own centre; those without parameters stay."""
@@ -168,8 +154,3 @@ class Sets(Theta):
         """By how much, relatively, the bounds of every set must be relaxed for it to be non-empty."""
         pairs = zip(self.members, self.parts(theta), strict=True)
         return torch.stack([other.emptiness(part, nominal, known).cpu() for other, part in pairs], 1)
-
-
-def _prefixed(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
-    """The same by longer names."""
-    return {f"{prefix}{name}": value for name, value in values.items()}

@@ -67,6 +67,8 @@ class Wasserstein(AmbiguitySet):
             right.
     """
 
+    needs_nominal = bundles = True
+
     def __init__(
         self,
         y: Uncertain,
@@ -82,6 +84,12 @@ class Wasserstein(AmbiguitySet):
         atoms = whole("The number of atoms of Wasserstein", atoms)
         self.y, self.atoms, self.norm, self.order = y, atoms, self.transport.norm, self.transport.order
         given, size = self.transport.metric, self.transport.components
+        self.escapes = not np.isinf(self.order)
+        self.local = not self.escapes or self.transport.fixed.size > 0
+        # Rules respond to distances of coordinates as they are, and that have a price; then there is one for every
+        # atom: which one an outcome came from never matters to who sees all of it.
+        self._liftable = self.escapes and given is None and not self.transport.fixed.size
+        self.own_rules = atoms if self._liftable else 1
         self.parameters = {"radius": (), "metric": given.shape} if isinstance(given, Learn) else {"radius": ()}
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         self.weights = cp.Parameter(atoms, nonneg=True, name="weights")
@@ -123,26 +131,6 @@ class Wasserstein(AmbiguitySet):
         twin.parameters, twin.price = {}, cp.Parameter(1, nonneg=True, name="price")
         twin.features = (*twin.features, twin.price)
         return twin
-
-    @property
-    def needs_nominal(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def bundles(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def local(self) -> bool:
-        """Under order ∞, and where coordinates may not move."""
-        return not self.escapes or self.transport.fixed.size > 0
-
-    @property
-    def escapes(self) -> bool:
-        """Under order 1 and 2."""
-        return not np.isinf(self.order)
 
     def links(self) -> list[Labels]:
         """None for (order 1, norm 1), (order 2, norm 2) and (order ∞, norm ∞), unless by a metric."""
@@ -208,21 +196,11 @@ class Wasserstein(AmbiguitySet):
         )
         return expanded, term, constraints
 
-    @property
-    def _liftable(self) -> bool:
-        """Whether rules respond to distances: to those of coordinates as they are, and that have a price."""
-        return self.escapes and self.transport.metric is None and not self.transport.fixed.size
-
     def lifted(self) -> list[Labels]:
         """The distance from the atom, by coordinate where it is additive."""
         if not self._liftable:
             return []
         return list(np.arange(self.y.dim)[:, None]) if self.transport.outer.additive else [np.arange(self.y.dim)]
-
-    @property
-    def own_rules(self) -> int:
-        """One for every atom: which one an outcome came from never matters to who sees all of it."""
-        return self.atoms if self._liftable else 1
 
     @property
     def lifted_features(self) -> tuple[cp.Parameter, ...]:

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.conic.index import row_index
-from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values
+from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values, row_index
 from drolayers.conic.residuals import products
 from drolayers.conic.solvers.contract import Solver
 from drolayers.conic.units import Units
@@ -37,7 +36,7 @@ MUCH = 1e-3
 
 def endless(program: ConeProgram, values: Values, solver: Solver) -> Bool[Tensor, "batch"]:
     """Whether the objective grows with the price of missed rows for ever, item by item; no where that is not known."""
-    grows = torch.zeros(len(values), dtype=torch.bool, device=values.q.device)
+    grows = torch.zeros(len(values.q), dtype=torch.bool, device=values.q.device)
     if program.cones.exp or program.cones.psd:
         return grows
     _, hats = Units.of(program, values.detach())
@@ -97,7 +96,7 @@ class _Elastic:
 
     def objective(self, hats: Values, price: float, solver: Solver) -> Float[Tensor, "batch"]:
         """The best objective at a price; NaN where it is not known."""
-        batch, device = len(hats), hats.q.device
+        batch, device = len(hats.q), hats.q.device
         A = self.sign.to(hats.q).expand(batch, -1).clone()
         A[:, self.entry.to(device)] = hats.A
         b = hats.b.new_zeros(batch, self.program.rows)

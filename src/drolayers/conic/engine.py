@@ -18,6 +18,8 @@ from weakref import WeakSet
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch._C import _functorch
+from torch.autograd import forward_ad
 
 from drolayers.conic import residuals
 from drolayers.conic.adjoints.rules import Exact, Smoothed
@@ -31,7 +33,6 @@ from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError
 from drolayers.status import Derivative, Status, usable
-from drolayers.transforms import refuse_transforms
 
 
 class FlatGradientWarning(UserWarning):
@@ -89,8 +90,9 @@ class Engine:
 
     def _lacks(self, program: ConeProgram) -> list[str]:
         """What the program needs and the engine has not."""
-        able = self.solver.capabilities
-        lacks = [f"{kind} cones" for kind in sorted(program.cones.kinds - able.cones)] + self.gradient.lacks(program)
+        kinds, able = program.cones.kinds, self.solver.capabilities
+        lacks = [f"{kind} cones" for kind in sorted(kinds - able.cones)]
+        lacks += [f"smoothed gradients over {kind} cones" for kind in sorted(kinds - self.gradient.cones)]
         return lacks + (["a quadratic objective"] if program.quadratic and not able.quadratic else [])
 
     def solve(
@@ -123,9 +125,10 @@ class Engine:
         """Solve programs whose numbers are at hand already."""
         if lacks := self._lacks(program):
             # No engine has another path to smooth along.
-            advice = 'use gradient="exact"' if lacks == self.gradient.lacks(program) else "choose another engine"
+            smooth = all(lack.startswith("smoothed") for lack in lacks)
+            advice = 'use gradient="exact"' if smooth else "choose another engine"
             raise ModelError(f"Engine {self.name!r} cannot handle {', '.join(lacks)}: {advice}.")
-        if not len(values):
+        if not len(values.q):
             return _empty(program, values)
         if warm_start is not None:
             shapes = [tuple(t.shape) for t in (warm_start.primal, warm_start.dual, warm_start.slack)]
@@ -143,7 +146,7 @@ class Engine:
             primal: an optimal point for every item.
             dual: its multipliers.
         """
-        if not len(values):
+        if not len(values.q):
             return _empty(program, values)
         detached = values.detach()
         _, Ax, _ = residuals.products(program, detached, primal, dual)
@@ -155,7 +158,9 @@ class Engine:
         outcome: dict[str, Tensor] = {}
         matrices = (values.P, values.A, values.q, values.b)
         refuse_transforms(*matrices, values.constant)
-        x = _ImplicitSolve.apply(self, program, values.finite, point, known, outcome, *matrices)
+        # Which items hold neither NaN nor infinities.
+        finite = torch.stack([t.isfinite().all(1) for t in (*matrices, values.constant[:, None])]).all(0)
+        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
         objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
@@ -177,7 +182,7 @@ class Engine:
         ``own`` are the units of the data, and the data in the program's own units, in which solvers of others do better
         at times: what the second route leaves unfinished is tried there too.
         """
-        batch = len(values)
+        batch = len(values.q)
         if not bool(finite.all()):
             if not bool(finite.any()):
                 nothing = Points.none(values)
@@ -206,9 +211,9 @@ class Engine:
         self, program: ConeProgram, values: Values, found: Found, dx: Tensor, asked: Bool[Tensor, "batch"]
     ) -> Pulled:
         """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told."""
+        ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
         pulled, masked = Pulled.none(values), asked
-        algebra = self.solver.algebra if isinstance(self.solver, Interior) else None
-        for adjoint in self.gradient.adjoints(program, algebra):
+        for adjoint in ways:
             if (items := masked.nonzero()[:, 0]).numel():
                 pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
                 masked = asked & ~pulled.ok
@@ -240,6 +245,21 @@ class Engine:
                 FlatGradientWarning,
                 stacklevel=2,
             )
+
+
+def refuse_transforms(*tensors: Tensor) -> None:
+    """Refuse tensors within torch.func's vmap, grad, jacrev and the like, and batched gradients."""
+    if any(
+        _functorch.is_functorch_wrapped_tensor(t)
+        or _functorch.is_legacy_batchedtensor(t)
+        or forward_ad.unpack_dual(t).tangent is not None
+        for t in tensors
+    ):
+        raise DifferentiationError(
+            "Solvers cannot be seen through by torch.func (vmap, grad, jacrev, jvp) nor by batched gradients "
+            "(vectorize=True): give all items as one batch, and differentiate with backward() or "
+            "torch.autograd.functional.jacobian."
+        )
 
 
 class _ImplicitSolve(torch.autograd.Function):
@@ -287,7 +307,8 @@ class _ImplicitSolve(torch.autograd.Function):
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
         refuse_transforms(dx)
         values, found, ok = ctx.kept
-        incoming = found.units.seed(torch.where(ok, dx, torch.zeros_like(dx)))
+        # Since x = βDx̂.
+        incoming = torch.where(ok, dx, torch.zeros_like(dx)) * found.units.D * found.units.beta
         with torch.no_grad():
             pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), (incoming != 0).any(1))
             ctx.told.copy_(pulled.code)

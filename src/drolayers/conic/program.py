@@ -10,24 +10,44 @@ that was compiled once (``compile.py``) can be saved, and loaded where CVXPY is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drolayers.conic.index import Index, once, row_index
 from drolayers.errors import ModelError, ShapeError
 from drolayers.files import load, save
 
 FORMAT = 2
+
+T = TypeVar("T")
+
+_LOCK = threading.Lock()
+_KNOWN: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def once(owner: Any, key: Any, make: Callable[[], T]) -> T:
+    """What is known of an object under a key, made when first asked for; it must not refer to the object."""
+    with _LOCK:
+        known = _KNOWN.setdefault(owner, {})
+    if key not in known:
+        # What is made while nothing is differentiated serves others who differentiate.
+        with torch.inference_mode(False), torch.no_grad():
+            made = make()
+        with _LOCK:
+            known.setdefault(key, made)
+    found: T = known[key]
+    return found
 
 
 @dataclass(frozen=True)
@@ -49,27 +69,28 @@ class Cones:
     psd: tuple[int, ...] = ()
     exp: int = 0
     power: tuple[float, ...] = ()
+    blocks: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Rows of each cone that follows the linear ones."""
+    rows: int = field(init=False, repr=False, compare=False)
+    """Number of rows of A."""
+    kinds: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Names of the cones that occur."""
 
-    @property
-    def rows(self) -> int:
-        """Number of rows of A."""
-        return self.zero + self.nonneg + sum(self.blocks)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Rows of each cone that follows the linear ones."""
+    def __post_init__(self) -> None:
         triangles = (order * (order + 1) // 2 for order in self.psd)
-        return (*self.soc, *triangles, *[3] * (self.exp + len(self.power)))
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Names of the cones that occur."""
-        return frozenset(f.name for f in fields(self) if getattr(self, f.name))
+        blocks = (*self.soc, *triangles, *[3] * (self.exp + len(self.power)))
+        rows, kinds = self.zero + self.nonneg + sum(blocks), frozenset(k for k, v in self.given.items() if v)
+        vars(self).update(blocks=blocks, rows=rows, kinds=kinds)
 
     @property
     def polyhedral(self) -> bool:
         """Whether the cone is an orthant times a subspace."""
         return self.kinds <= {"zero", "nonneg"}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What it was made from, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +168,22 @@ class Values:
         """The same numbers, outside any graph."""
         return Values(*(getattr(self, f.name).detach() for f in fields(self)))
 
-    @property
-    def finite(self) -> Bool[Tensor, "batch"]:
-        """Which items hold neither NaN nor infinities."""
-        numbers = (self.P, self.A, self.q, self.b, self.constant[:, None])
-        return torch.stack([t.isfinite().all(1) for t in numbers]).all(0)
+
+class Index(NamedTuple):
+    """Where the numbers of a program stand: row and column of every entry of A and P, and its integers."""
+
+    row: Int[Tensor, "nnz_A"]
+    column: Int[Tensor, "nnz_A"]
+    P_row: Int[Tensor, "nnz_P"]
+    P_column: Int[Tensor, "nnz_P"]
+    integers: Int[Tensor, "integer"]
+    lower: Int[Tensor, "integer"]
+    upper: Int[Tensor, "integer"]
+
+
+def row_index(indptr: Tensor) -> Tensor:
+    """The row of every stored entry of a CSR matrix."""
+    return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,25 +211,27 @@ class ConeProgram:
     lower_rows: Int[Tensor, "integer"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     upper_rows: Int[Tensor, "integer"] = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
 
-    @property
-    def rows(self) -> int:
-        """Number of rows of A."""
-        return self.cones.rows
+    rows: int = field(init=False, repr=False)
+    """Number of rows of A."""
+    nonzeros: int = field(init=False, repr=False)
+    """Number of structural non-zeros of A."""
+    feature_size: int = field(init=False, repr=False)
+    """Number of features."""
+    quadratic: bool = field(init=False, repr=False)
+    """Whether the objective has a quadratic part."""
+    integer_bounds: tuple[Float[Tensor, "integer"], Float[Tensor, "integer"]] = field(init=False, repr=False)
+    """The box of the integer columns, as compiled."""
 
-    @property
-    def feature_size(self) -> int:
-        """Number of features."""
-        return sum(slot.size for slot in self.parameters)
-
-    @property
-    def nonzeros(self) -> int:
-        """Number of structural non-zeros of A."""
-        return self.A_indices.numel()
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether the objective has a quadratic part."""
-        return self.P_indices.numel() > 0
+    def __post_init__(self) -> None:
+        box, sizes = self.b_map.constant, (slot.size for slot in self.parameters)
+        vars(self).update(
+            rows=self.cones.rows,
+            nonzeros=self.A_indices.numel(),
+            feature_size=sum(sizes),
+            quadratic=self.P_indices.numel() > 0,
+            # Adding zero turns the minus zero of a negated zero into zero.
+            integer_bounds=(0.0 - box[self.lower_rows], box[self.upper_rows]),
+        )
 
     @property
     def flat(self) -> bool:
@@ -207,12 +241,6 @@ class ConeProgram:
             and not self.quadratic
             and not (self.A_map.varies or self.b_map.varies or self.P_map.varies)
         )
-
-    @property
-    def integer_bounds(self) -> tuple[Float[Tensor, "integer"], Float[Tensor, "integer"]]:
-        """The box of the integer columns, as compiled."""
-        # Adding zero turns the minus zero of a negated zero into zero.
-        return 0.0 - self.b_map.constant[self.lower_rows], self.b_map.constant[self.upper_rows]
 
     def on(self, device: torch.device) -> Index:
         """The indices of this program on a device."""
@@ -242,7 +270,7 @@ class ConeProgram:
         self, values: Values, lower: Float[Tensor, "batch integer"], upper: Float[Tensor, "batch integer"]
     ) -> Values:
         """The same programs with their integer columns confined to a box (or fixed, where both ends agree)."""
-        expected = (len(values), self.integers.numel())
+        expected = (len(values.q), self.integers.numel())
         for name, bound in (("lower", lower), ("upper", upper)):
             if tuple(bound.shape) != expected:
                 raise ShapeError(
@@ -311,7 +339,7 @@ class ConeProgram:
     @property
     def fingerprint(self) -> str:
         """A digest of all numbers and cones: programs of one problem, built twice, have the same."""
-        digest = sha256(json.dumps(asdict(self.cones)).encode())
+        digest = sha256(json.dumps(self.cones.given).encode())
         for name, tensor in self._tensors().items():
             digest.update(name.encode() + str(tuple(tensor.shape)).encode() + tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
@@ -322,7 +350,7 @@ class ConeProgram:
         header = {
             "format": FORMAT,
             "columns": self.columns,
-            "cones": asdict(self.cones),
+            "cones": self.cones.given,
             "variables": [asdict(slot) for slot in self.variables],
             "parameters": [asdict(slot) for slot in self.parameters],
         }

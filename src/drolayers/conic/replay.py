@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 
 Work = Callable[..., tuple[Tensor, ...]]
 """From tensors to tensors, batch first; what becomes of an item depends on no other."""

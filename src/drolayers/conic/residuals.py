@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.conic.index import once
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Values, once
 from drolayers.conic.replay import replayed
 from drolayers.conic.semidefinite import smallest_eigenvalue
 

@@ -96,3 +96,9 @@ def _entries(part: Any, y: Uncertain) -> NDArray[np.bool_]:
         raise ModelError(f"dro.Adaptive(to=...) needs {ENTRIES}, not {part}: it can see entries, not combinations.")
     found[places.any(0).numpy()] = True
     return found
+
+
+def adaptive_in(expressions: Sequence[cp.Expression]) -> tuple[Adaptive, ...]:
+    """The adaptive decisions in some expressions, each once."""
+    found = {v.id: v for expression in expressions for v in expression.variables() if isinstance(v, Adaptive)}
+    return tuple(found.values())

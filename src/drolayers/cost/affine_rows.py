@@ -51,11 +51,11 @@ class AffineRows:
 
     def flat_slope(self, stack: cp.Expression) -> cp.Expression:
         """The slopes row by row, ``(rows * dim,)``."""
-        return _affine(self.slope_linear, self.slope_constant.ravel(), stack)
+        return affine(self.slope_linear, self.slope_constant.ravel(), stack)
 
     def offset(self, stack: cp.Expression) -> cp.Expression:
         """The offsets ``b_r(x)`` as an expression of shape ``(rows,)``."""
-        return _affine(self.offset_linear, self.offset_constant, stack)
+        return affine(self.offset_linear, self.offset_constant, stack)
 
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The numbers ``a`` of shape ``(rows, dim)`` and ``b`` of shape ``(rows,)`` at the stack ``x``."""
@@ -104,6 +104,14 @@ class AffineRows:
             first.setdefault(key, r)
         return np.fromiter(first.values(), dtype=int, count=len(first))
 
+    def nonzero(self) -> AffineRows:
+        """Without rows that are zero whatever ``x`` and ``y`` are, up to the rounding of the vertex enumeration."""
+        size = np.abs(self.slope_constant).max(axis=1, initial=0.0) + np.abs(self.offset_constant)
+        size += abs(self.offset_linear).max(axis=1).toarray().ravel() if self.width and len(self) else 0.0
+        if self.slope_linear.nnz:
+            size += abs(self.slope_linear).max(axis=1).toarray().ravel().reshape(self.slope_constant.shape).max(axis=1)
+        return self.take(np.flatnonzero(size > 1e-9))
+
     def keep_columns(self, columns: np.ndarray, width: int | None = None) -> AffineRows:
         """The same rows over a shorter stack, with room behind; what the other columns held is dropped."""
 
@@ -135,6 +143,19 @@ class AffineRows:
         )
 
 
+def with_remainder(pieces: AffineRows, term: np.ndarray, remainder: AffineRows) -> tuple[AffineRows, np.ndarray]:
+    """The pieces with terms numbered from 0, and the affine remainder, whose offset is none but rules', as one more."""
+    names, term = np.unique(term, return_inverse=True)
+    if not remainder.coordinates().any():
+        return pieces, term
+    return AffineRows(
+        sp.vstack([pieces.slope_linear, remainder.slope_linear], format="csr"),
+        np.vstack([pieces.slope_constant, remainder.slope_constant]),
+        sp.vstack([pieces.offset_linear, remainder.offset_linear], format="csr"),
+        np.append(pieces.offset_constant, 0.0),
+    ), np.append(term, len(names))
+
+
 def laid(matrix: sp.csr_array, own: np.ndarray) -> sp.csr_array:
     """A matrix once for every atom, over the columns of each."""
     coo, count = matrix.tocoo(), len(own)
@@ -159,7 +180,7 @@ def _fold(matrix: sp.csr_array, shape: tuple[int, int]) -> sp.csr_array:
     return sp.csr_array((coo.data, (row, col)), shape=shape)
 
 
-def _affine(linear: sp.csr_array, constant: np.ndarray, stack: cp.Expression) -> cp.Expression:
+def affine(linear: sp.csr_array, constant: np.ndarray, stack: cp.Expression) -> cp.Expression:
     """``linear @ stack + constant``; a plain constant where the decision does not enter."""
     if linear.nnz == 0:
         return cp.Constant(constant)

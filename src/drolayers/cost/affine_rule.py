@@ -64,8 +64,8 @@ class Lifting:
     @classmethod
     def of(cls, ambiguity: Any, alike: bool = False) -> Lifting:
         """What rules may respond to under a set."""
-        events = tuple(cls.of(event) for event in ambiguity.events)
-        return cls(ambiguity.y.dim, tuple(ambiguity.lifted()), ambiguity.own_rules, alike, ambiguity, events)
+        events, atoms = tuple(cls.of(event) for event in ambiguity.events), ambiguity.own_rules
+        return cls(ambiguity.y.dim, tuple(ambiguity.lifted()), atoms, alike, ambiguity, events)
 
     def rule(self, decision: Adaptive, inner: bool = False) -> AffineRule:
         """The rule of a decision, made once; ``inner`` where it belongs to a second stage."""

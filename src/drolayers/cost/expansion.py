@@ -54,7 +54,22 @@ class MaxSystem:
             left = left - passing + self.weight[rows].T @ passing[through]
         return sp.csr_array(chosen[None, :]), left
 
-    def check_size(self, maxima: np.ndarray) -> None:
+    def multiplied_out(self, count: int) -> tuple[sp.csr_array, np.ndarray, sp.csr_array, np.ndarray]:
+        """The first rows as combinations of rows and sums of maxima, and the pieces of the maxima.
+
+        Returns:
+            The combinations, one a row; the row that every maximum belongs to; the pieces as combinations of rows; and
+            for each the maximum that it belongs to.
+        """
+        flat = [self.flatten(k) for k in range(count)]
+        left = np.stack([weights for _, weights in flat])
+        row, maxima = np.nonzero(left)
+        self._check_size(maxima)
+        weights = sp.csr_array((left[row, maxima], (np.arange(len(row)), maxima)), shape=(len(row), self.size))
+        selection, term = self.expand(sp.csr_array((len(row), len(self.owner))), weights)
+        return sp.csr_array(sp.vstack([one for one, _ in flat], format="csr")), row, selection, term
+
+    def _check_size(self, maxima: np.ndarray) -> None:
         """Refuses maxima with too many pieces, before any is built."""
         count = self._count()
         for f in maxima:

@@ -10,12 +10,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from drolayers.cost.adaptive import Adaptive
-from drolayers.cost.affine_rows import AffineRows
+from drolayers.cost.affine_rows import AffineRows, with_remainder
 from drolayers.cost.affine_rule import Lifting, ruled
 from drolayers.cost.coefficients import Coefficients, coefficients
 from drolayers.cost.losses import Loss
 from drolayers.cost.lowering import Epigraph, Lowered, lower, shorten
-from drolayers.cost.products import Products, affine_rows, intervals, system
+from drolayers.cost.products import Products, affine_rows, intervals, stack, stack_variables, system
 from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
@@ -44,16 +44,19 @@ class PiecewiseCost:
         variables: the decision variables, then the auxiliary ones; stacked in Fortran order they are the columns of
             all rows below, followed by the products.
         products: of known data with variables.
+        stack: all variables as one vector, each in Fortran order, and their products with known data.
         auxiliary: the fresh epigraph variables among them.
         constraints: what defines the auxiliary variables; free of ``y``.
         pieces: the rows ``a_jk(x)'y + b_jk(x)``, weights included.
         term: ``(pieces,)``; the maximum ``j`` that a piece belongs to, numbered from 0.
+        terms: number of maxima.
         forbidden: rows that must be at most zero for every ``y`` of the support (else the second stage is infeasible).
         curves: the losses that are curved in ``y``, in addition to the terms.
         equations: rows that must vanish for every ``y``, coefficient by coefficient.
         components: the coordinates of ``y`` that each lifted coordinate depends on; these stand behind those of ``y``.
         owner: the set whose components they are.
         own: ``(atoms, columns)``: rows are those of the first atom's rules; where their columns are for each atom.
+        atoms: how many rules there are: one, or one for every atom.
         conservative: whether decision rules stand in it, so that the worst case can only be bounded from above.
         events: the same for every event of a mixture, where second stages have rules of their own in each.
     """
@@ -64,16 +67,19 @@ class PiecewiseCost:
     constant: AffineRows
     variables: tuple[cp.Variable, ...]
     products: Products
+    stack: cp.Expression
     auxiliary: tuple[cp.Variable, ...]
     constraints: tuple[cp.Constraint, ...]
     pieces: AffineRows
     term: np.ndarray
+    terms: int
     forbidden: AffineRows
     curves: tuple[CurvedCost, ...]
     equations: AffineRows
     components: tuple[np.ndarray, ...]
     owner: object
     own: np.ndarray
+    atoms: int
     conservative: bool
     events: tuple[PiecewiseCost, ...] = ()
 
@@ -82,34 +88,12 @@ class PiecewiseCost:
         """``c0(x)``."""
         return sum(self.certain, start=cp.sum(self.constant.offset(self.stack)))
 
-    @property
-    def atoms(self) -> int:
-        """How many rules there are: one, or one for every atom."""
-        return len(self.own)
-
-    @property
-    def terms(self) -> int:
-        """Number of maxima."""
-        return int(self.term.max()) + 1 if len(self.term) else 0
-
-    @property
-    def stack(self) -> cp.Expression:
-        """All variables as one vector, each in Fortran order, and their products with known data."""
-        return stack(self.variables, self.products)
-
     def named(self) -> tuple[cp.Expression, list[cp.Constraint]]:
         """The same with products that are variables, for rows that are multiplied by parameters once more."""
         if not len(self.products):
             return self.stack, []
         variables, name = stack_variables(self.variables), cp.Variable(len(self.products))
         return cp.hstack([variables, name]), [name == self.products.columns(variables)]
-
-    @property
-    def signs(self) -> np.ndarray:
-        """The sign of every entry of the stack, NaN where nothing settles it."""
-        known = [np.full(v.size, 1.0 if v.is_nonneg() else -1.0 if v.is_nonpos() else np.nan) for v in self.variables]
-        of_variables = np.concatenate([np.zeros(0), *known])
-        return np.append(of_variables, self.products.signs(of_variables) if len(self.products) else [])
 
 
 def parse(
@@ -185,8 +169,9 @@ def parse_entries(
         y.flat,
         known,
     )
-    plain = _length(decisions) + _length(epigraphs)
-    cut = _length(maxima) + _length(markers)
+    ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
+    owner, describe = _owners(lowered, int(ends[-1]), size)
+    plain, cut = _length([*decisions, *epigraphs]), _length([*maxima, *markers])
     _check_products(entries, lowered, range(plain, plain + cut), y)
     found = ruled(entries, plain, cut, rules, y)
     entries, coefficients_of = found.entries, [rule.variable for rule in rules]
@@ -201,34 +186,27 @@ def parse_entries(
             "in y, or use dro.Divergence or dro.Empirical."
         )
     dim = y.dim + len(components)
-    ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
-    owner, describe = _owners(lowered, int(ends[-1]), size)
     ranges = intervals(known)
     entries, monomials, maxima_of = system(entries, owner, range(width, inner), ranges, describe)
+    names = ", ".join(shorten(curve.node) for curve in lowered.curves)
     if maxima_of.weight[ends[3] : ends[4]].nnz:
-        names = ", ".join(shorten(curve.node) for curve in lowered.curves)
         raise ModelError(f"Of {names} a loss is taken of a maximum of y: take it of what is affine in y.")
     if maxima_of.weight[ends[1] : ends[3]].nnz:
         raise ModelError(
             "The right-hand side of a recourse, and an equation that holds always, must be affine in y: take maxima of "
             "y out of it."
         )
-    entries, marker_weight = _markers(entries, inner, outer, len(maxima_of.owner), lowered)
-    table, products = affine_rows(entries, len(maxima_of.owner), dim, width, monomials, ranges)
+    # Without the markers of losses, of which only the weights matter.
+    marked = (entries.column >= inner) & (entries.column < outer)
+    some, entries, count = entries[marked], entries[~marked], len(maxima_of.owner)
+    if (some.factor >= 0).any():
+        raise ModelError(f"Of {names} one is multiplied by known data: put that into the loss, or into y.")
+    marker_weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(count, outer - inner))
+    table, products = affine_rows(entries, count, dim, width, monomials, ranges)
 
     # The entries are the first rows: an affine remainder each, and one term for each scalar maximum in it.
-    flat = [maxima_of.flatten(k) for k in range(size)]
-    chosen = sp.csr_array(sp.vstack([one for one, _ in flat], format="csr"))
-    remainders = table.combine(chosen)
-    entry, heads = np.nonzero(np.stack([left for _, left in flat]))
-    weights = np.stack([left for _, left in flat])[entry, heads]
-    maxima_of.check_size(heads)
-    count = len(heads)
-    selection, term = maxima_of.expand(
-        sp.csr_array((count, len(table))),
-        sp.csr_array((weights, (np.arange(count), heads)), shape=(count, maxima_of.size)),
-    )
-    pieces = table.combine(selection)
+    chosen, entry, selection, term = maxima_of.multiplied_out(size)
+    remainders, pieces = table.combine(chosen), table.combine(selection)
     distinct = pieces.distinct(term)
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
     curves = _curves(lowered, table, int(ends[3]), (chosen @ marker_weight).toarray()[0], selection @ marker_weight)
@@ -238,20 +216,19 @@ def parse_entries(
     rows = [pieces, remainders, never, matched, *(curve.rows for curve in curves)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
     needed = needed[needed >= width].astype(np.int64)
-    products = products.take(needed - width)
+    seen = products.column[needed - width]
 
-    kept, restored = _restore(lowered.epigraphs, [pieces, *(c.rows for c in curves)], remainders, products, decisions)
+    kept, restored = _restore(lowered.epigraphs, [pieces, *(c.rows for c in curves)], remainders, seen, decisions)
     places = [start + np.arange(epigraph.variable.size) for epigraph, start in kept]
     columns = np.concatenate([np.arange(_length(decisions)), *places, np.arange(plain, width)])
     variables = (*decisions, *[epigraph.variable for epigraph, _ in kept], *coefficients_of)
-    products, own = _each_atom(products.over(columns), found.own[:, columns], columns)
-    taken = np.concatenate([columns, needed])
+    products, own = products.take(needed - width).over(columns).each_atom(found.own[:, columns], columns)
+    x, taken = stack(variables, products), np.concatenate([columns, needed])
     pieces, remainders, never, matched = (
         part.keep_columns(taken, own.shape[1]) for part in (pieces, remainders, never, matched)
     )
-    never = _nonzero_rows(never)
+    never = never.nonzero()
     curves = [replace(curve, rows=curve.rows.keep_columns(taken, own.shape[1])) for curve in curves]
-    x = stack(variables, products)
     restored += [
         curve.loss.of(curve.rows.offset(x)) @ curve.weight for curve in map(_blind, curves) if curve.weight.size
     ]
@@ -262,7 +239,7 @@ def parse_entries(
         sees_y = np.isin(its, its[of_entry.coordinates().any(axis=1)])
         blind = of_entry.take(np.flatnonzero(~sees_y)), its[~sees_y]
         constant, moving = remainder.parted(np.flatnonzero((own != own[0]).any(axis=0)))
-        seeing, its = _with_remainder(of_entry.take(np.flatnonzero(sees_y)), its[sees_y], moving)
+        seeing, its = with_remainder(of_entry.take(np.flatnonzero(sees_y)), its[sees_y], moving)
         costs.append(
             PiecewiseCost(
                 y=y,
@@ -271,16 +248,19 @@ def parse_entries(
                 constant=constant,
                 variables=variables,
                 products=products,
+                stack=x,
                 auxiliary=tuple(epigraph.variable for epigraph, _ in kept),
                 constraints=tuple(epigraph.constraint for epigraph, _ in kept),
                 pieces=seeing,
                 term=its,
+                terms=int(its.max(initial=-1)) + 1,
                 forbidden=never,
                 curves=tuple(curve for curve in map(_seeing, curves) if curve.weight.size),
                 equations=matched,
                 components=components,
                 owner=lifting.owner,
                 own=own,
+                atoms=len(own),
                 conservative=bool(rules),
                 events=tuple(parse(cost, y, event, forbidden, equations) for event in events),
             )
@@ -293,19 +273,6 @@ def _one(
 ) -> tuple[AffineRows, np.ndarray, AffineRows]:
     """What belongs to one entry."""
     return pieces.take(mine), term[mine], remainders.take(np.array([entry]))
-
-
-def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
-    """The variables as one vector, each in Fortran order, and their products with known data."""
-    plain = stack_variables(variables)
-    return cp.hstack([plain, products.columns(plain)]) if len(products) else plain
-
-
-def stack_variables(variables: Sequence[cp.Variable]) -> cp.Expression:
-    """The variables as one vector, each in Fortran order."""
-    if not variables:
-        return cp.Constant(np.zeros(0))
-    return cp.hstack([cp.vec(variable, order="F") for variable in variables])
 
 
 def _check(cost: cp.Expression, y: Uncertain) -> None:
@@ -368,32 +335,6 @@ def _check_products(entries: Coefficients, lowered: Lowered, maxima: range, y: U
         )
 
 
-def _markers(
-    entries: Coefficients, inner: int, outer: int, rows: int, lowered: Lowered
-) -> tuple[Coefficients, sp.csr_array]:
-    """The entries without the markers of losses, and what those are multiplied by."""
-    marked = (entries.column >= inner) & (entries.column < outer)
-    some = entries[marked]
-    if (some.factor >= 0).any():
-        names = ", ".join(shorten(curve.node) for curve in lowered.curves)
-        raise ModelError(f"Of {names} one is multiplied by known data: put that into the loss, or into y.")
-    weight = sp.csr_array((some.value, (some.row, some.column - inner)), shape=(rows, outer - inner))
-    return entries[~marked], weight
-
-
-def _each_atom(products: Products, own: np.ndarray, columns: np.ndarray) -> tuple[Products, np.ndarray]:
-    """Products with every atom's coefficients, and where the columns of the first atom's rows are for each."""
-    place = np.full(int(max(columns.max(initial=-1), own.max(initial=-1))) + 1, -1)
-    place[columns] = np.arange(len(columns))
-    own, count = place[own], len(products)
-    there = np.hstack([own, np.full((len(own), 1), -1)])[:, products.column] if count else own[:, :0]
-    atom, which = np.nonzero(there != there[0])
-    behind = len(columns) + np.tile(np.arange(count), (len(own), 1))
-    behind[atom, which] = len(columns) + count + np.arange(len(atom))
-    same = np.tile(len(columns) + count + np.arange(len(atom)), (len(own), 1))
-    return products.with_columns(which, there[atom, which]), np.hstack([own, behind, same])
-
-
 def _curves(
     lowered: Lowered, table: AffineRows, start: int, weight: np.ndarray, inside: sp.csr_array
 ) -> list[CurvedCost]:
@@ -432,14 +373,14 @@ def _restore(
     epigraphs: Sequence[Epigraph],
     rows: Sequence[AffineRows],
     remainder: AffineRows,
-    products: Products,
+    multiplied: np.ndarray,
     decisions: Sequence[cp.Variable],
 ) -> tuple[list[tuple[Epigraph, int]], list[cp.Expression]]:
-    """Epigraphs that the rows need, with their first columns; the others go back into ``c0`` as they were."""
+    """Epigraphs that the rows or products need, with their first columns; the others go back into ``c0``."""
     used, start = np.zeros(remainder.width, dtype=bool), _length(decisions)
     for matrix in (remainder.slope_linear, *(m for r in rows for m in (r.slope_linear, r.offset_linear))):
         used[matrix.indices] = True
-    used[products.column[products.column >= 0]] = True
+    used[multiplied[multiplied >= 0]] = True
     weight = remainder.offset_linear.toarray().ravel()
     kept, restored = [], []
     for epigraph in epigraphs:
@@ -468,25 +409,3 @@ def _plain_maxima(pieces: AffineRows, term: np.ndarray, stack: cp.Expression) ->
         rows = (first[count == size][:, None] + np.arange(size)).ravel()
         sums.append(cp.sum(cp.max(cp.reshape(offset[rows], (len(rows) // int(size), int(size)), order="C"), axis=1)))
     return sums
-
-
-def _with_remainder(pieces: AffineRows, term: np.ndarray, remainder: AffineRows) -> tuple[AffineRows, np.ndarray]:
-    """The pieces with terms numbered from 0, and the affine remainder, whose offset is none but rules', as one more."""
-    names, term = np.unique(term, return_inverse=True)
-    if not remainder.coordinates().any():
-        return pieces, term
-    return AffineRows(
-        sp.vstack([pieces.slope_linear, remainder.slope_linear], format="csr"),
-        np.vstack([pieces.slope_constant, remainder.slope_constant]),
-        sp.vstack([pieces.offset_linear, remainder.offset_linear], format="csr"),
-        np.append(pieces.offset_constant, 0.0),
-    ), np.append(term, len(names))
-
-
-def _nonzero_rows(rows: AffineRows) -> AffineRows:
-    """Without rows that are zero whatever ``x`` and ``y`` are, up to the rounding of the vertex enumeration."""
-    size = np.abs(rows.slope_constant).max(axis=1, initial=0.0) + np.abs(rows.offset_constant)
-    size += abs(rows.offset_linear).max(axis=1).toarray().ravel() if rows.width and len(rows) else 0.0
-    if rows.slope_linear.nnz:
-        size += abs(rows.slope_linear).max(axis=1).toarray().ravel().reshape(rows.slope_constant.shape).max(axis=1)
-    return rows.take(np.flatnonzero(size > 1e-9))

@@ -61,22 +61,44 @@ class Products:
         names = tuple(self.monomials[k] for k in used)
         return Products(names, monomial.reshape(-1), self.column[places], self.ranges)
 
-    def with_columns(self, places: np.ndarray, column: np.ndarray) -> Products:
-        """More of them behind: the monomials of some, times other entries of the variables."""
-        monomial = np.concatenate([self.monomial, self.monomial[places]])
-        return Products(self.monomials, monomial, np.concatenate([self.column, column]), self.ranges)
-
     def over(self, kept: np.ndarray) -> Products:
         """The same over the variables' columns that are kept."""
         place = np.full(max(int(kept.max(initial=-1)), int(self.column.max(initial=-1))) + 2, -1)
         place[kept] = np.arange(len(kept))
         return Products(self.monomials, self.monomial, place[self.column], self.ranges)
 
+    def each_atom(self, own: np.ndarray, columns: np.ndarray) -> tuple[Products, np.ndarray]:
+        """Those with every atom's coefficients, and where the columns of the first atom's rows are for each."""
+        place = np.full(int(max(columns.max(initial=-1), own.max(initial=-1))) + 1, -1)
+        place[columns] = np.arange(len(columns))
+        own, count = place[own], len(self.column)
+        there = np.hstack([own, np.full((len(own), 1), -1)])[:, self.column] if count else own[:, :0]
+        atom, which = np.nonzero(there != there[0])
+        behind = len(columns) + np.tile(np.arange(count), (len(own), 1))
+        behind[atom, which] = len(columns) + count + np.arange(len(atom))
+        same = np.tile(len(columns) + count + np.arange(len(atom)), (len(own), 1))
+        monomial = np.concatenate([self.monomial, self.monomial[which]])
+        more = Products(self.monomials, monomial, np.concatenate([self.column, there[atom, which]]), self.ranges)
+        return more, np.hstack([own, behind, same])
+
     def signs(self, of_variables: np.ndarray) -> np.ndarray:
         """1.0 or -1.0 where the signs of data and variables settle that of the product; NaN elsewhere."""
         low, high = np.array([_range(m, self.ranges) for m in self.monomials]).T
         of_data = np.where(low >= 0, 1.0, np.where(high <= 0, -1.0, np.nan))
         return of_data[self.monomial] * np.append(of_variables, 1.0)[self.column]
+
+
+def stack(variables: Sequence[cp.Variable], products: Products) -> cp.Expression:
+    """The variables as one vector, each in Fortran order, and their products with known data."""
+    plain = stack_variables(variables)
+    return cp.hstack([plain, products.columns(plain)]) if len(products) else plain
+
+
+def stack_variables(variables: Sequence[cp.Variable]) -> cp.Expression:
+    """The variables as one vector, each in Fortran order."""
+    if not variables:
+        return cp.Constant(np.zeros(0))
+    return cp.hstack([cp.vec(variable, order="F") for variable in variables])
 
 
 def intervals(known: Sequence[cp.Parameter]) -> np.ndarray:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.integer.components import Components
 from drolayers.integer.tables import Tables
 from drolayers.integer.tree import ranks

@@ -14,7 +14,7 @@ a solution, those are used that say most about integers (``multipliers.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.conic.residuals import products
 from drolayers.integer.components import Components
 from drolayers.integer.multipliers import Multipliers
@@ -85,24 +85,23 @@ class Boxes:
     values: Values
     memory: float = 1e9
     components: Components | None = None
+    chunk: int = field(init=False)
+    """Boxes in one call: an interior-point method holds some two hundred numbers a row (measured)."""
 
     def __post_init__(self) -> None:
-        if self.components is None:
-            object.__setattr__(self, "components", Components.of(self.program))
-        object.__setattr__(self, "values", self.values.detach())
+        program = self.program
+        per_item = 8.0 * (200 * (program.rows + program.columns) + 20 * program.nonzeros)
+        # A GPU is as fast with twice as many; with more, recordings of calls of all sizes take too much of it.
+        memory, most = (self.memory, 9) if self.values.q.device.type == "cpu" else (4 * self.memory, 10)
+        chunk = 1 << max(0, min(most, int(np.log2(max(1.0, memory / per_item)))))
+        vars(self).update(
+            values=self.values.detach(), components=self.components or Components.of(program), chunk=chunk
+        )
 
     @cached_property
     def _multipliers(self) -> Multipliers:
         """Those that may be moved."""
         return Multipliers.of(self.program, self.values)
-
-    @property
-    def chunk(self) -> int:
-        """Boxes in one call: an interior-point method holds some two hundred numbers a row (measured)."""
-        per_item = 8.0 * (200 * (self.program.rows + self.program.columns) + 20 * self.program.nonzeros)
-        # A GPU is as fast with twice as many; with more, recordings of calls of all sizes take too much of it.
-        memory, most = (self.memory, 9) if self.values.q.device.type == "cpu" else (4 * self.memory, 10)
-        return 1 << max(0, min(most, int(np.log2(max(1.0, memory / per_item)))))
 
     def chunks(self, size: int) -> Iterator[slice]:
         """Cut a number of boxes into calls, so that little is lost by padding."""

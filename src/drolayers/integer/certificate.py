@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.conic.residuals import products
 from drolayers.integer.boxes import Boxes, Solved
 from drolayers.status import Status

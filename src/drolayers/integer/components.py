@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from drolayers.conic import ConeProgram
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 
 Array = np.ndarray
 

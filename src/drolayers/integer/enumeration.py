@@ -33,7 +33,7 @@ class Enumeration:
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
-        pool, box = Slots(program, values, count), torch.from_numpy(all_points(program, self.limit))
+        box, pool = torch.from_numpy(all_points(program, self.limit)), Slots(program, values, count)
         usable, box = pool.good.nonzero()[:, 0], box.to(pool.good.device)
         screen, boxes = Screen.of(program, pool.values), Boxes(self.engine, program, pool.values, self.memory)
         failed, unbounded = torch.zeros_like(pool.good), torch.zeros_like(pool.good)

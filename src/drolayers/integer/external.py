@@ -129,7 +129,7 @@ class External:
         )
         pool = Pool(program, values, count)
         boxes = Boxes(self.engine, program, pool.values)
-        batch, integers = len(values), program.integers.numel()
+        batch, integers = len(values.q), program.integers.numel()
         excluded: list[list[Array]] = [[] for _ in range(batch)]
         status = np.full(batch, int(Status.FAILED))
         pending, rounds, relaxations = np.flatnonzero(pool.good), 0, 0

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Engine, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.errors import ShapeError
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.oracle import usable_items
@@ -182,7 +182,7 @@ def feasible_points(
         values: their numbers, ``program.values(features)``.
         points: values of ``program.integers``; what is not integral, or outside the box, is not feasible.
     """
-    batch, integers = len(values), program.integers.numel()
+    batch, integers = len(values.q), program.integers.numel()
     if points.dim() != 3 or points.shape[0] != batch or points.shape[2] != integers:
         raise ShapeError(f"points must have shape ({batch}, candidate, {integers}), not {tuple(points.shape)}.")
     count = points.shape[1]

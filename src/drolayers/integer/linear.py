@@ -73,7 +73,7 @@ class Simplex:
         """The ``count`` best integer points of every program."""
         check_cones(self.name, program, LINEAR, quadratic=False)
         pool = Pool(program, values, count)
-        batch, threads = len(values), max(1, torch.get_num_threads())
+        batch, threads = len(values.q), max(1, torch.get_num_threads())
         with _alarm(self._left(pool)) as over, ThreadPoolExecutor(threads) as workers:
             work = partial(_searched, program, count=count, limit=self.node_limit, over=over)
             # More parts than threads, since some programs take longer than others.

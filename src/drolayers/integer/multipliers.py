@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 
 Array = np.ndarray
 

@@ -132,11 +132,11 @@ def check_box(program: ConeProgram) -> None:
 def usable_items(values: Values) -> tuple[Values, Bool[Tensor, "batch"]]:
     """The programs outside any graph, a good one standing in for each with a NaN or an infinity; which are good."""
     values = values.detach()
-    finite = torch.ones(len(values), dtype=torch.bool, device=values.q.device)
+    finite = torch.ones(len(values.q), dtype=torch.bool, device=values.q.device)
     for part in (values.P, values.A, values.q, values.b, values.constant[:, None]):
         # Matrices that all items share are looked at once.
-        shared = part.stride(0) == 0 and len(values) > 0
+        shared = part.stride(0) == 0 and len(values.q) > 0
         finite &= part[:1].isfinite().all() if shared else part.isfinite().all(1)
     if bool(finite.all()) or not bool(finite.any()):
         return values, finite
-    return values[torch.where(finite, torch.arange(len(values), device=finite.device), finite.int().argmax())], finite
+    return values[torch.where(finite, torch.arange(len(values.q), device=finite.device), finite.int().argmax())], finite

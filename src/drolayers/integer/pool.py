@@ -34,7 +34,7 @@ class Slots:
         if count < 1:
             raise ModelError(f"At least one candidate must be asked for, not {count}.")
         check_box(program)
-        self.start, self.count, batch = time.perf_counter(), int(count), len(values)
+        self.start, self.count, batch = time.perf_counter(), int(count), len(values.q)
         self.values, self.good = usable_items(values)
         zeros = self.values.q.new_zeros
         lower = program.integer_bounds[0].to(zeros(0).device, torch.int64)
@@ -63,7 +63,7 @@ class Slots:
     def offer(self, item: Int[Tensor, "point"], point: Tensor, solved: Solved) -> Bool[Tensor, "point"]:
         """Take in solved points, distinct from those that are here; which of them entered."""
         entered = torch.zeros_like(item, dtype=torch.bool)
-        hopeful = (solved.ok & (solved.objective <= (self.threshold + self.slack)[item])).nonzero()[:, 0]
+        hopeful = (usable(solved.status) & (solved.objective <= (self.threshold + self.slack)[item])).nonzero()[:, 0]
         touched = torch.zeros_like(self.good).index_fill(0, item[hopeful], True)
         old = (touched[:, None] & self.value.isfinite()).nonzero(as_tuple=True)
         kept = (self.value, self.mass, self.status, self.point, self.primal, self.dual)

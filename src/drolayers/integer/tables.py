@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import ConeProgram, Values
-from drolayers.conic.index import once
+from drolayers.conic.program import once
 from drolayers.integer.components import Components
 
 Array = np.ndarray
@@ -49,7 +49,7 @@ class Tables:
         few = once(components, ("few", states), lambda: _few(program, components, states))
         integers = program.integers.numel()
         if not few:
-            return cls._padded([], len(values), np.ones(integers, dtype=bool), values.q.device)
+            return cls._padded([], len(values.q), np.ones(integers, dtype=bool), values.q.device)
         A = (values.A[:1] if values.A.stride(0) == 0 else values.A).cpu().numpy()
         b, q = values.b.cpu().numpy(), values.q.cpu().numpy()
         taken = np.zeros(integers, dtype=bool)

@@ -169,11 +169,11 @@ class DecisionFocusedLearner(Judged, Decider):
             # Rather now than after hours of training.
             check_enough(len(self.calibration_rows_), self.training.coverage)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
+        self.n_features_in_ = training.Z.shape[1]
+        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         self.seen_ = fingerprint(training, held_out)
         self.calibration_ = None
         self.scores_ = torch.zeros(0, dtype=torch.float64)
-        self.n_features_in_ = training.Z.shape[1]
-        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         if validation is not None:
             self._same_columns(validation[0], "validation Z", self.feature_names_in_)
             self._same_columns(validation[1], "validation Y", self.outcome_names_in_)

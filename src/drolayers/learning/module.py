@@ -176,7 +176,8 @@ class DecisionModule(_Training):
         """The objective, one number an item."""
         problem = self.pipeline.layer.problem
         # An objective of one's own need not know of known data where there is none.
-        known = {"known": problem.known_data.values(table)} if problem.known else {}
+        told = problem.known_data
+        known = {"known": told.values(table)} if told.parameters else {}
         found = self.objective(problem, decision, y, **known)
         if not isinstance(found, Tensor) or found.shape != (len(y),):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

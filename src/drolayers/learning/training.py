@@ -150,8 +150,7 @@ def train(
         where: folder, progress and processes.
     """
     with TemporaryDirectory() as scratch:
-        folder = Path(scratch) if where.directory is None else Path(where.directory) / name
-        directory(folder)
+        folder = Path(scratch) if where.directory is None else directory(Path(where.directory) / name)
         done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
         if where.resume and (rows := _history(done)) is not None:
             _restore(module, best, last)
@@ -175,7 +174,7 @@ def train(
         kept = Path(trainer.strategy.broadcast(str(best if best.exists() else last)))
         _restore(module, kept, kept.with_name(last.name))
         trainer.strategy.barrier()
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and where.directory is not None:
             _write_whole(done, json.dumps({"history": history.rows}))
         return history.rows
 

@@ -32,7 +32,7 @@ Function = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 def closed_form(task: Task) -> Rule | None:
     """The closed form of a moment's projection, where there is one."""
-    if not task.free:
+    if not task.moment.shapes:
         return Clip(task)
     moment = task.moment
     if not isinstance(moment, Elementary):
@@ -45,7 +45,7 @@ def closed_form(task: Task) -> Rule | None:
     single = coordinates.label.size == 1
     if outer.degree == 2 and (outer.p == 2 or single):
         return SquaredDeviation(task, factor, coordinates)
-    if outer.degree == 1 and (outer.p == 1 or single) and moment.bounds == 1 and task.free_bound:
+    if outer.degree == 1 and (outer.p == 1 or single) and moment.bounds == 1 and task.moment.sigma is None:
         return AbsoluteDeviation(task, factor, coordinates)
     return None
 
@@ -91,7 +91,7 @@ class Clip(ValueRule):
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Any
     ) -> Move:
         """α itself."""
-        return Move({}, None if self.task.free_bound else ~valid.all(1))
+        return Move({}, None if self.task.moment.sigma is None else ~valid.all(1))
 
 
 @final
@@ -114,10 +114,10 @@ class HalfSpace(Rule):
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Tensor
     ) -> Move:
         """μ - t ȳ/w with t = excess / (Σ ȳ²/w + 1/w_σ)."""
-        weight = self.task.weight("mu", summary)
+        weight = torch.as_tensor(self.task.weights["mu"]).to(summary)
         length = (summary**2 / weight).sum(1, keepdim=True)
-        if self.task.free_bound:
-            length = length + 1.0 / self.task.weight("sigma", summary)
+        if self.task.moment.sigma is None:
+            length = length + 1.0 / torch.as_tensor(self.task.weights["sigma"]).to(summary)
         stuck = length <= 0
         excess = self.needed(alpha, summary) - sigma
         moved = alpha["mu"] - excess / torch.where(stuck, torch.ones_like(length), length) * summary / weight
@@ -153,12 +153,12 @@ class Interval(Rule):
         self, alpha: Values, sigma: Float[Tensor, "batch bound"], valid: Bool[Tensor, "batch bound"], summary: Tensor
     ) -> Move:
         """Each μ moved on its own."""
-        size, c, weight = self.task.moment.size, self._rate, self.task.weight("mu", sigma)
+        size, c, weight = self.task.moment.size, self._rate, torch.as_tensor(self.task.weights["mu"]).to(sigma)
         away = alpha["mu"] - summary
         excess = (c * away.abs() + self._margin(sigma)[:, :size] - sigma[:, :size]).clamp(min=0.0)
         length = c**2 / weight
-        if self.task.free_bound:
-            length = length + 1.0 / self.task.weight("sigma", sigma)
+        if self.task.moment.sigma is None:
+            length = length + 1.0 / torch.as_tensor(self.task.weights["sigma"]).to(sigma)
         step = torch.minimum(excess * c / weight / length, away.abs())
         return Move(
             {"mu": torch.where(valid.unflatten(1, (2, -1)).all(1), alpha["mu"], alpha["mu"] - away.sign() * step)}
@@ -218,10 +218,10 @@ class SquaredDeviation(Rule):
 
         squares = self._by_bound(away**2) if plain else _sums(away**2, members, len(weight))
         # Half the inverse weight of σ: how fast the bound rises with the multiplier.
-        rise = 0.5 / self._bound_weight(mean) if self.task.free_bound else torch.zeros_like(variance[0])
+        rise = 0.5 / self._bound_weight(mean) if self.task.moment.sigma is None else torch.zeros_like(variance[0])
         room = sigma - self.task.margin - c * variance
         infeasible = torch.zeros_like(valid)
-        if not self.task.free_bound:
+        if self.task.moment.sigma is not None:
             infeasible = room < -SLACK * (sigma.abs() + c * variance)
             room = torch.maximum(room, 1e-24 * c * gather(squares).detach())
 
@@ -234,7 +234,7 @@ class SquaredDeviation(Rule):
         with torch.no_grad():
             zero = torch.zeros_like(room)
             violation = excess(zero)[0]
-            if self.task.free_bound:
+            if self.task.moment.sigma is None:
                 far = violation / rise
             else:
                 far = weight.max() / c * ((violation + room) / room.clamp(min=1e-300)).clamp(min=1.0).sqrt()
@@ -265,7 +265,7 @@ class SquaredDeviation(Rule):
         return torch.as_tensor(self.coordinates.label, device=like.device)
 
     def _bound_weight(self, like: Tensor) -> Tensor:
-        return self.task.weight("sigma", like).reshape(-1).expand(self.task.moment.bounds)
+        return torch.as_tensor(self.task.weights["sigma"]).to(like).reshape(-1).expand(self.task.moment.bounds)
 
     def _by_bound(self, values: Float[Tensor, "batch coordinate"]) -> Float[Tensor, "batch bound"]:
         """Sums over the coordinates of every bound."""
@@ -334,8 +334,8 @@ class AbsoluteDeviation(ValueRule):
         steps = Steps.of(self.coordinates.of(summary), summary)
         start = alpha[name].reshape(steps.centre.shape) - steps.centre
         c = self.factor * (1.0 + self.task.relative)
-        rate = 0.5 * c / self.task.weight(name, start).reshape(-1)
-        rise = 0.5 / self.task.weight("sigma", start).reshape(-1)
+        rate = 0.5 * c / torch.as_tensor(self.task.weights[name]).to(start).reshape(-1)
+        rise = 0.5 / torch.as_tensor(self.task.weights["sigma"]).to(start).reshape(-1)
 
         def excess(multiplier: Tensor) -> tuple[Tensor, Tensor]:
             _, value, slope = steps.prox(start, rate * multiplier)

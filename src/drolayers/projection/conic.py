@@ -52,8 +52,8 @@ class ConeRule(ValueRule):
         compiled = self.compiled(nominal.atoms.shape[1])
         mine = {name: value[items] for name, value in alpha.items()}
         unit = units.size(self.task.moment, mine, nominal)[:, None]
-        free = {name: mine[name] for name in self.task.free} | (
-            {"sigma": sigma[items, : self.task.moment.size]} if self.task.free_bound else {}
+        free = {name: mine[name] for name in self.task.moment.shapes} | (
+            {"sigma": sigma[items, : self.task.moment.size]} if self.task.moment.sigma is None else {}
         )
         given = [_rows(value * self._root(name, value)) for name, value in free.items()]
         powers = [unit**-e for e in compiled.powers]
@@ -61,7 +61,7 @@ class ConeRule(ValueRule):
         solution = self.engine.solve(compiled.program, data)
         usable = solution.ok.to(sigma.device)
         moved = {}
-        for name in self.task.free:
+        for name in self.task.moment.shapes:
             start = alpha[name]
             found = solution.variable(compiled.variables[name]).to(start.device) / self._root(name, start)
             chosen = usable.reshape(-1, *[1] * (start.dim() - 1))
@@ -73,7 +73,7 @@ class ConeRule(ValueRule):
 
     def _root(self, name: str, like: Tensor) -> Tensor:
         """√w of a parameter."""
-        return self.task.weight(name, like).sqrt()
+        return torch.as_tensor(self.task.weights[name]).to(like).sqrt()
 
     def compiled(self, atoms: int) -> Compiled:
         """The program for a number of atoms.
@@ -88,7 +88,7 @@ class ConeRule(ValueRule):
     def _compile(self, atoms: int) -> Compiled:
         """Min Σ w(θ - θ⁰)², with an epigraph variable for every atom, since weights and atoms are both parameters."""
         task, moment = self.task, self.task.moment
-        shapes = moment.shapes(task.dim) | ({"sigma": (moment.size,)} if task.free_bound else {})
+        shapes = moment.shapes | ({"sigma": (moment.size,)} if task.moment.sigma is None else {})
         variables = {name: cp.Variable(shape, name=name) for name, shape in shapes.items()}
         start = {name: cp.Parameter(shape, name=f"{name}0") for name, shape in shapes.items()}
         y, omega = cp.Parameter((atoms, task.dim), name="atoms"), cp.Parameter(atoms, nonneg=True, name="weights")
@@ -103,7 +103,7 @@ class ConeRule(ValueRule):
             return power(e) * value if e and units.known(moment) else value
 
         roots = {n: 1.0 / np.sqrt(np.broadcast_to(task.weights[n], shape)) for n, shape in shapes.items()}
-        leaves = {name: own(name, cp.Constant(value)) for name, value in moment.constants(task.dim).items()}
+        leaves = {name: own(name, cp.Constant(value)) for name, value in moment.constants.items()}
         leaves |= {name: own(name, cp.multiply(roots[name], v)) for name, v in variables.items()}
         bound = leaves.pop("sigma", None)
         bound = own("sigma", cp.Constant(moment.limits)) if bound is None else cp.hstack([bound] * moment.sides)

@@ -115,9 +115,8 @@ class Projection(nn.Module):
             self.rules = tuple(rule for one in self.each if one is not None for rule in one.rules)
         if isinstance(ambiguity, MomentSet):
             self._names = _public_names(ambiguity)
-            # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
-            careful = make_engine(engine).with_tolerance(_TOLERANCE)
-            self.rules = tuple(self._rule(task, careful) for task in self._tasks(ambiguity))
+            made = make_engine(engine)
+            self.rules = tuple(self._rule(task, made) for task in self._tasks(ambiguity))
         if isinstance(ambiguity, Mixture):
             self._take_events(ambiguity, engine)
 
@@ -149,9 +148,10 @@ class Projection(nn.Module):
                 f"Moment {task.position} ({type(task.moment).__name__}) has no closed-form projection: "
                 "use method='auto' or 'conic'."
             )
-        if not task.free or self.method == "direct":
+        if not task.moment.shapes or self.method == "direct":
             return Clip(task)
-        rule = ConeRule(task, engine)
+        # Minimisers are less accurate than minima, so a tighter tolerance is worth its few iterations.
+        rule = ConeRule(task, engine.with_tolerance(_TOLERANCE))
         try:
             rule.compiled(1)
         except ModelError:
@@ -212,7 +212,7 @@ class Projection(nn.Module):
         if isinstance(self.ambiguity, Mixture):
             return self._by_event(self.ambiguity, flat, nominal, known)
         around, told = self.ambiguity.around(nominal, flat), supported(self.ambiguity.y, known, len(flat))
-        report = Report.fresh(len(flat), flat.device)
+        report = Report(torch.full((len(flat),), int(Status.OPTIMAL), device=flat.device))
         double = flat.double()
         if isinstance(self.ambiguity, Wasserstein):
             least = self.ambiguity.needed(double, around, told)[:, None]
@@ -226,7 +226,7 @@ class Projection(nn.Module):
             least = torch.full_like(double, self.absolute)
             self._look_outside(around, told, report)
             return torch.where(least <= double, double, least).to(flat.dtype), report
-        around = _moved(self.ambiguity.y, around, told)
+        around = _moved(self.ambiguity.y, around, told) if told else around
         if isinstance(self.ambiguity, Centred):
             self._look_outside(around, told, report)
             return self._cover()(flat, around, report), report
@@ -245,7 +245,7 @@ class Projection(nn.Module):
         self, sets: Sets, flat: Float[Tensor, "batch theta"], nominal: Pair, known: Known | None
     ) -> tuple[Tensor, Report]:
         """Every set by itself; the worst status of an item stands."""
-        report, parts = Report.fresh(len(flat), flat.device), sets.parts(flat)
+        report, parts = Report(torch.full((len(flat),), int(Status.OPTIMAL), device=flat.device)), sets.parts(flat)
         for k, one in enumerate(self.each):
             if one is not None:
                 parts[k], mine = one._project(parts[k], nominal, known)
@@ -264,7 +264,10 @@ class Projection(nn.Module):
         self, mixture: Mixture, flat: Float[Tensor, "batch theta"], nominal: Around, known: Known | None
     ) -> tuple[Tensor, Report]:
         """Every set around the nominal distribution of its own event; weights and radius are made possible ones."""
-        found, report = mixture.each(nominal, flat), Report.fresh(len(flat), flat.device)
+        found, report = (
+            mixture.each(nominal, flat),
+            Report(torch.full((len(flat),), int(Status.OPTIMAL), device=flat.device)),
+        )
         parts = [mixture.possible_own(flat, self.absolute)]
         for i, name in enumerate(mixture.names):
             theta = mixture.theta_of(flat, i)
@@ -295,9 +298,9 @@ class Projection(nn.Module):
 
 def _public_names(ambiguity: MomentSet) -> list[dict[str, str]]:
     """For every moment, the set's names of its own free parameters and bound, which stand in this order."""
-    public, dim = iter(ambiguity.parameters), ambiguity.y.dim
+    public = iter(ambiguity.parameters)
     return [
-        {name: next(public) for name in (*moment.shapes(dim), *(("sigma",) if moment.sigma is None else ()))}
+        {name: next(public) for name in (*moment.shapes, *(("sigma",) if moment.sigma is None else ()))}
         for moment in ambiguity.moments
     ]
 
@@ -344,7 +347,7 @@ def _ends(box: Box, atoms: Float[Tensor, "batch atom dim"], known: Told) -> list
 
 def _moved(y: Uncertain, nominal: Nominal, known: Told) -> Nominal:
     """The nearest nominal distribution in a box of known data; others stay as they are."""
-    if not isinstance(y.support, Box) or not known:
+    if not isinstance(y.support, Box):
         return nominal
     lo, hi = _ends(y.support, nominal.atoms, known)
     inside = torch.minimum(torch.maximum(nominal.atoms, lo), hi)

@@ -50,20 +50,6 @@ class Task:
     margin: float
     relative: float
 
-    @property
-    def free_bound(self) -> bool:
-        """Whether σ is learnt."""
-        return self.moment.sigma is None
-
-    @property
-    def free(self) -> list[str]:
-        """The learnable parameters apart from σ."""
-        return list(self.moment.shapes(self.dim))
-
-    def weight(self, name: str, like: Tensor) -> Tensor:
-        """The weight of a parameter as a tensor."""
-        return torch.as_tensor(self.weights[name], dtype=like.dtype, device=like.device)
-
     def require(self, expectation: Tensor) -> Tensor:
         """The bound that an expectation needs."""
         return (1.0 + self.relative) * expectation + self.margin
@@ -91,11 +77,6 @@ class Report(Statuses):
 
     status: Int[Tensor, "batch"]
     _remarks: list[tuple[Bool[Tensor, "batch"], str]] = field(default_factory=list)
-
-    @classmethod
-    def fresh(cls, batch: int, device: torch.device) -> Report:
-        """All optimal."""
-        return cls(torch.full((batch,), int(Status.OPTIMAL), device=device))
 
     def note(self, where: Bool[Tensor, "batch"], status: Status, sentence: str) -> None:
         """Record what happened to some items; the worst status stands."""
@@ -161,7 +142,7 @@ class Rule(ABC):
         move = self.nearest(usual, sigma, valid, summary)
         self._comment(move, report)
         moved = alpha | {n: torch.where(_beside(lost, v), alpha[n], rounded(v, dtype)) for n, v in move.alpha.items()}
-        if not self.task.free_bound:
+        if self.task.moment.sigma is not None:
             return moved, sigma
         some = {name: torch.where(_beside(lost, v), torch.zeros_like(v), v) for name, v in moved.items()}
         needed = raised(self.needed(some, summary), dtype)
@@ -183,8 +164,10 @@ class Rule(ABC):
             )
             report.note(move.infeasible, Status.INFEASIBLE, sentence)
         if move.failed is not None:
-            status = Status.INACCURATE if self.task.free_bound else Status.FAILED
-            done = "its bound was raised instead" if self.task.free_bound else "its parameters were left alone"
+            status = Status.INACCURATE if self.task.moment.sigma is None else Status.FAILED
+            done = (
+                "its bound was raised instead" if self.task.moment.sigma is None else "its parameters were left alone"
+            )
             report.note(move.failed, status, f"{self._name}: the projection's cone program failed and {done}.")
 
 

@@ -52,8 +52,7 @@ def formulate(
     if (parsed.components or parsed.atoms > 1) and parsed.owner is not ambiguity:
         raise ModelError("A decision rule responds to the moments of one set, and cannot stand under another one.")
     stack, ties = parsed.named() if named else (parsed.stack, [])
-    reach = ambiguity.reach
-    constraints = [*parsed.constraints, *ties, *vanishing(parsed, stack)]
+    constraints, reach = [*parsed.constraints, *ties, *vanishing(parsed, stack)], ambiguity.reach
     if parsed.curves and not ambiguity.pinned:
         worst = one_curve(parsed, ambiguity, stack, everywhere, probe)
         return replace(worst, constraints=[*constraints, *worst.constraints])

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 
 from drolayers.ambiguity.base import Rows, laid_out
 from drolayers.ambiguity.outer import Labels
-from drolayers.cost.affine_rows import AffineRows, laid
+from drolayers.cost.affine_rows import AffineRows, affine, laid
 from drolayers.cost.parse import PiecewiseCost
 from drolayers.errors import ModelError
 from drolayers.support import Layout
@@ -84,12 +84,13 @@ def rows_of(costs: Sequence[PiecewiseCost], blocks: Sequence[BlockRows], stack: 
     parts = [block.coefficients(cost) for cost, block in zip(costs, blocks, strict=True)]
     linear, offset_linear = (sp.csr_array(sp.vstack([part[k] for part in parts], format="csr")) for k in (0, 2))
     constant, offset_constant = (np.concatenate([part[k] for part in parts]) for k in (1, 3))
-    signs = _sign(linear, constant, costs[0].signs)
+    slope, offset = affine(linear, constant, stack), affine(offset_linear, offset_constant, stack)
+    signs = _sign(linear, constant, costs[0])
     if len(costs) == 1:
         (cost,), (block,) = costs, blocks
         return Rows(
-            _affine(linear, constant, stack),
-            _affine(offset_linear, offset_constant, stack),
+            slope,
+            offset,
             *laid_out(block.layout, block.block, cost.atoms),
             signs,
             lifted=block.lifted(cost, stack) if cost.components else None,
@@ -105,8 +106,8 @@ def rows_of(costs: Sequence[PiecewiseCost], blocks: Sequence[BlockRows], stack: 
         int(counts.sum()),
     )
     return Rows(
-        _affine(linear, constant, stack),
-        _affine(offset_linear, offset_constant, stack),
+        slope,
+        offset,
         layout,
         np.concatenate([block.block + first for block, first in zip(blocks, firsts, strict=True)]),
         signs,
@@ -118,11 +119,11 @@ def offsets_of(costs: Sequence[PiecewiseCost], blocks: Sequence[BlockRows], stac
     """What does not depend on ``y``: a number, or one for each of several costs."""
     left = [block.remainder(cost) for cost, block in zip(costs, blocks, strict=True)]
     if len(costs) == 1:
-        return costs[0].deterministic + cp.sum(_affine(left[0][0], np.array([left[0][1]]), stack))
+        return costs[0].deterministic + cp.sum(affine(left[0][0], np.array([left[0][1]]), stack))
     own = [cost.constant for cost in costs]
     linear = sp.csr_array(sp.vstack([o.offset_linear + one for o, (one, _) in zip(own, left, strict=True)]))
     constant = np.array([o.offset_constant[0] + one for o, (_, one) in zip(own, left, strict=True)])
-    found = _affine(linear, constant, stack)
+    found = affine(linear, constant, stack)
     if any(cost.certain for cost in costs):
         found = found + cp.hstack([sum(cost.certain, start=cp.Constant(0.0)) for cost in costs])
     return found
@@ -143,7 +144,7 @@ def lifted_part(
         linear = (pick @ pieces.slope_linear).tocoo()
         column = cost.own[atom[linear.row], linear.col]
         moved = sp.csr_array((linear.data, (linear.row, column)), shape=linear.shape)
-        return _affine(moved, pick @ pieces.slope_constant.ravel(), stack)
+        return affine(moved, pick @ pieces.slope_constant.ravel(), stack)
 
     return part
 
@@ -248,13 +249,11 @@ def _components(dim: int, groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int
     return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
-def _affine(linear: sp.csr_array, constant: NDArray[np.float64], stack: cp.Expression) -> cp.Expression:
-    """``linear @ stack + constant``, a plain constant where the decision does not enter."""
-    return cp.Constant(constant) if linear.nnz == 0 else cp.Constant(linear) @ stack + constant
-
-
-def _sign(linear: sp.csr_array, constant: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sign of every entry where the signs of the stack settle it."""
+def _sign(linear: sp.csr_array, constant: NDArray[np.float64], cost: PiecewiseCost) -> NDArray[np.float64]:
+    """The sign of every entry where the signs of the stack settle it; of the stack it is NaN where nothing does."""
+    signs = [np.full(v.size, 1.0 if v.is_nonneg() else -1.0 if v.is_nonpos() else np.nan) for v in cost.variables]
+    known = np.concatenate([np.zeros(0), *signs])
+    known = np.append(known, cost.products.signs(known) if len(cost.products.column) else [])
     effects = sp.coo_array(linear)
     pull = np.sign(effects.data) * known[effects.col]
     low, high = np.sign(constant), np.sign(constant)

@@ -35,7 +35,7 @@ class Slots:
     @classmethod
     def all(cls, program: ConeProgram, values: Values, points: Float[Tensor, "slot integer"], engine: Engine) -> Slots:
         """Every feasible integer point: the same for all items."""
-        batch, slots, columns = len(values), points.shape[0], program.columns
+        batch, slots, columns = len(values.q), points.shape[0], program.columns
         index = torch.arange(batch, device=values.q.device).repeat_interleave(slots)
         at = points.to(values.q).repeat(batch, 1)
         solution = engine.solve_values(program, program.within(values[index], at, at))

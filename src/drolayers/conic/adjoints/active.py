@@ -38,15 +38,14 @@ class Active:
         """Pull gradients back."""
         batch = Batch.of(program, values, self.algebra)
         x, v, seed = found.x.T.clone(), (found.z - found.s).T.clone(), dx.T
-        pulled, items = Pulled.none(values), torch.arange(len(values), device=dx.device)
-        work = partial(adjoint, rows=batch.cone_rows)
+        pulled, items = Pulled.none(values), torch.arange(len(values.q), device=dx.device)
         least = min(len(items), SHARED)
         for _ in range(ROUNDS):
             # Later rounds are of few items, and of every size: they share a recording.
             fill = batch.filled(items, least)
             part = batch[fill]
             given = (t[:, fill].contiguous() for t in (x, v, seed))
-            answer = part.each(work, *given, name="active")
+            answer = part.each(partial(adjoint, rows=part.cone_rows), *given, name="active")
             next_x, next_v, *parts, code = (t[:, : len(items)] for t in answer)
             at_x, at_z, g, h = (t.T for t in parts)
             pulled = pulled.put(items, Pulled(at_x, at_z, g, h, code[0].long()))

@@ -50,7 +50,7 @@ class Barrier:
         points = (found.x, found.z, found.s)
         room = self._room(program, values, points)
         pulled = [np.zeros(t.shape) for t in (found.x, found.z, found.x, found.z)]
-        codes, seeds = np.full(len(values), int(Derivative.UNVERIFIED)), dx.detach().cpu().numpy()
+        codes, seeds = np.full(len(values.q), int(Derivative.UNVERIFIED)), dx.detach().cpu().numpy()
         for k, item in enumerate(items(program, values, *points)):
             answer = pull(program.cones, item._replace(b=item.b + room[k]), self.level, seeds[k])
             if answer is not None:

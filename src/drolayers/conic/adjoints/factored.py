@@ -39,7 +39,7 @@ class Factored:
         seeds, shapes = dx.detach().cpu().numpy(), (found.x.shape, found.z.shape)
         # Two solutions an item: on the verge between two faces there is one on either side.
         sides = [[np.zeros(shape) for shape in (*shapes, *shapes)] for _ in range(2)]
-        codes = np.zeros(len(values), dtype=np.int64)
+        codes = np.zeros(len(values.q), dtype=np.int64)
         for item, one in enumerate(items(program, values, found.x, found.z, found.s)):
             *at, solutions, told = pull(program.cones, one, seeds[item])
             codes[item] = int(told)

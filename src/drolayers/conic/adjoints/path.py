@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import Found, Pulled
-from drolayers.conic.index import once
 from drolayers.conic.interior.batch import SHARED, AlgebraName, Batch
 from drolayers.conic.interior.method import Algebra, Goal, central
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Values, once
 from drolayers.status import Derivative
 
 Array = Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drolayers.conic.adjoints.active import Active
 from drolayers.conic.adjoints.barrier import Barrier
@@ -11,6 +12,7 @@ from drolayers.conic.adjoints.path import Path
 from drolayers.conic.adjoints.theorem import Adjoint
 from drolayers.conic.interior.batch import AlgebraName
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.solvers.contract import EVERY_CONE
 from drolayers.conic.solvers.interior import SYMMETRIC
 from drolayers.errors import ModelError
 
@@ -20,10 +22,7 @@ class Exact:
     """Differentiate the solution map as it is."""
 
     level: None = None
-
-    def lacks(self, program: ConeProgram) -> list[str]:
-        """What cannot be differentiated: nothing."""
-        return []
+    cones: ClassVar[frozenset[str]] = EVERY_CONE
 
     def adjoints(self, program: ConeProgram, algebra: AlgebraName | None = None) -> tuple[Adjoint, ...]:
         """On the active face: in the batch over our cones, item by item where that is not verified, and over others."""
@@ -40,15 +39,11 @@ class Smoothed:
     """
 
     level: float = 1e-3
+    cones: ClassVar[frozenset[str]] = SYMMETRIC | {"psd"}
 
     def __post_init__(self) -> None:
         if not self.level > 0:
             raise ModelError(f"The level of smoothing must be positive, not {self.level}.")
-
-    def lacks(self, program: ConeProgram) -> list[str]:
-        """What has no central path of ours."""
-        foreign = program.cones.kinds - SYMMETRIC - {"psd"}
-        return [f"smoothed gradients over {kind} cones" for kind in sorted(foreign)]
 
     def adjoints(self, program: ConeProgram, algebra: AlgebraName | None = None) -> tuple[Adjoint, ...]:
         """On the central path: in the batch over our cones, item by item with semidefinite ones."""

@@ -65,7 +65,7 @@ class Pulled:
     def none(cls, values: Values) -> Pulled:
         """Nothing asked."""
         x, z = torch.zeros_like(values.q), torch.zeros_like(values.b)
-        return cls(x, z, x, z, torch.zeros(len(values), dtype=torch.int64, device=x.device))
+        return cls(x, z, x, z, torch.zeros(len(values.q), dtype=torch.int64, device=x.device))
 
     def put(self, items: Int[Tensor, "some"], other: Pulled) -> Pulled:
         """The same with some items replaced."""

@@ -19,8 +19,7 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from drolayers.conic.index import row_index
-from drolayers.conic.program import ConeProgram
+from drolayers.conic.program import ConeProgram, row_index
 
 SMALL = 8
 """Coupling nodes up to which their system is factored like a block."""

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.index import once
 from drolayers.conic.interior import method
 from drolayers.conic.interior.elimination import Structure
 from drolayers.conic.interior.face import ConeRows, cone_rows
@@ -20,7 +19,7 @@ from drolayers.conic.interior.method import Goal, Iterate
 from drolayers.conic.interior.numba_algebra import NumbaAlgebra
 from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Values, once
 from drolayers.conic.replay import rounded
 
 AlgebraName = Literal["numba", "torch"]
@@ -80,7 +79,7 @@ class Batch:
     def of(cls, program: ConeProgram, values: Values, algebra: AlgebraName | None = None) -> Batch:
         """From the numbers of a batch; compiled code runs on the CPU alone."""
         usual: AlgebraName = "numba" if values.q.device.type == "cpu" else "torch"
-        shared = values.A.stride(0) == 0 and len(values) > 1
+        shared = values.A.stride(0) == 0 and len(values.q) > 1
         numbers = (values.A[:1] if shared else values.A, values.P, values.q, values.b)
         return cls(program, algebra or usual, *(t.detach().T.contiguous() for t in numbers))
 
@@ -128,9 +127,10 @@ class Batch:
         if self.recorded:
             state = _RECORDINGS.solve(TorchAlgebra(self._plan, *self.numbers), goal)
             return Solved(state.best, state.passed, state.verdict, state.steps, state.score)
-        *best, verdict, steps, score = (found := self.each(partial(method.directly, goal=goal)))[:8]
-        passed = Iterate.of(*found[8:]) if len(found) > 8 else None
-        return Solved(Iterate.of(*best), passed, verdict[0], steps[0], score[0])
+        x, z, s, *found = self.each(partial(method.directly, goal=goal))
+        tau, kappa, verdict, steps, score = (t[0] for t in found[:5])
+        passed = Iterate(*found[5:8], *(t[0] for t in found[8:])) if len(found) > 5 else None  # type: ignore[call-arg]
+        return Solved(Iterate(x, z, s, tau, kappa), passed, verdict, steps, score)
 
     def each(self, work: Work, *given: Tensor, name: Any = None) -> tuple[Tensor, ...]:
         """Do some work on all items; on a GPU it is recorded under its name, if it has one."""

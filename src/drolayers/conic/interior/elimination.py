@@ -16,8 +16,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 
-from drolayers.conic.index import row_index
-from drolayers.conic.program import ConeProgram
+from drolayers.conic.program import ConeProgram, row_index
 
 Ints = NDArray[np.int64]
 

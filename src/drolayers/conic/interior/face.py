@@ -212,7 +212,7 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
         face = Face.at(xp, rows, v)
         if k == 0:
             next_x, next_v = x, v
-        if on.enough((on.sizes(step) <= MOVED) & (on.sizes(turn) <= MOVED)):
+        if not on.recorded and bool(((on.sizes(step) <= MOVED) & (on.sizes(turn) <= MOVED)).all()):
             break
     z, s = face.split(v)
     left = xp.maximum(on.sizes(on.form(x) + on.columns(z) + on.q), on.sizes(on.rows(x) + s - on.b))
@@ -247,6 +247,7 @@ def _solved(on: Algebra, system: Any, face: Face, seed: Array) -> tuple[Array, A
         dg, dh = on.solve(system, missing, beside, 0)
         dh = face.project(dh)
         g, h = g + dg, h + dh
-        if on.enough((on.sizes(dg) <= ROUNDING * on.sizes(g)) & (on.sizes(dh) <= ROUNDING * on.sizes(h))):
+        still = (on.sizes(dg) <= ROUNDING * on.sizes(g)) & (on.sizes(dh) <= ROUNDING * on.sizes(h))
+        if not on.recorded and bool(still.all()):
             break
     return g, h, dg, dh

@@ -66,6 +66,7 @@ class Algebra(Protocol):
 
     ``xp`` is numpy or torch, ``unit`` the identity e of the cones, ``degree`` its inner product with itself, ``zero``
     the number of rows of the zero cone, which stand first, ``linear`` that of rows before the second-order cones.
+    Where work may be recorded (``recorded``), it never looks whether it may end early.
     """
 
     xp: Any
@@ -74,6 +75,7 @@ class Algebra(Protocol):
     zero: int
     linear: int
     quadratic: bool
+    recorded: bool
 
     @property
     def q(self) -> Array:
@@ -109,9 +111,6 @@ class Algebra(Protocol):
 
     def keep(self, target: Array, source: Array, chosen: Array) -> None:
         """Copy some items, in place."""
-
-    def enough(self, done: Array) -> bool:
-        """Whether all items are done and work may end early; never where it may be recorded."""
 
     def margin(self, v: Array) -> Array:
         """The smallest eigenvalue over all cones, ``(batch,)``: positive inside."""
@@ -152,11 +151,6 @@ class Iterate:
     def parts(self) -> tuple[Array, Array, Array, Array, Array]:
         """Vectors, then τ and κ as vectors of one entry."""
         return self.x, self.z, self.s, self.tau[None], self.kappa[None]
-
-    @classmethod
-    def of(cls, x: Array, z: Array, s: Array, tau: Array, kappa: Array) -> Iterate:
-        """From its parts."""
-        return cls(x, z, s, tau[0], kappa[0])
 
     def copy(self) -> Iterate:
         """The same numbers elsewhere."""
@@ -278,15 +272,12 @@ def begin(on: Algebra, goal: Goal) -> Progress:
         x, s = on.solve(system, 0.0 * on.q, on.b, 1)
         s = -s
         _, z = on.solve(system, -on.q, 0.0 * on.b, 1)
-
-    def inside(v: Array) -> Array:
-        margin = on.margin(v)
-        shift = xp.where(margin < 1e-8, 1.0 - margin, 0.0 * one)
-        return v + xp.where(xp.isfinite(shift), shift, 0.0 * one) * on.unit
-
-    s = inside(s)
+    shifts = [xp.where(margin < 1e-8, 1.0 - margin, 0.0 * one) for margin in (on.margin(s), on.margin(z))]
+    s, z = (
+        v + xp.where(xp.isfinite(shift), shift, 0.0 * one) * on.unit for v, shift in zip((s, z), shifts, strict=True)
+    )
     s[: on.zero] = 0.0
-    current = Iterate(x, inside(z), s, one, one + 0.0)
+    current = Iterate(x, z, s, one, one + 0.0)
     nothing = xp.zeros_like(one, dtype=xp.int64)
     passed = None if goal.level is None else current.copy()
     return Progress(current, current.copy(), passed, one + xp.inf, nothing, nothing + FAILED, nothing + 0)
@@ -325,15 +316,14 @@ def step(on: Algebra, state: Progress, residuals: Residuals, refine: int) -> Non
     constant = on.solve(system, -on.q, on.b, refine)
     mu = gap(on, at)
     # The predictor only tells how far one can go: it needs no refinement.
-    affine = _direction(on, at, scaling, system, constant, residuals, _ones(on), at.s, at.kappa * at.tau, 0)
-    sigma = (1.0 - _reach(on, at, affine)) ** 3
+    affine, reach = _direction(on, at, scaling, system, constant, residuals, _ones(on), at.s, at.kappa * at.tau, 0)
+    sigma = (1.0 - reach) ** 3
     # Mehrotra: the second-order term of the complementarity, and a target on the central path.
     offset = on.correct(scaling, at.z, affine.s, affine.z, sigma * mu)
     d_kappa = at.kappa * at.tau + affine.kappa * affine.tau - sigma * mu
-    ahead = _direction(on, at, scaling, system, constant, residuals, 1.0 - sigma, offset, d_kappa, refine)
-    length = 0.99 * _reach(on, at, ahead)
+    ahead, reach = _direction(on, at, scaling, system, constant, residuals, 1.0 - sigma, offset, d_kappa, refine)
     size = on.sizes(ahead.x) + on.sizes(ahead.z) + on.sizes(ahead.s) + ahead.tau + ahead.kappa
-    length = xp.where(xp.isfinite(size) & state.running, length, 0.0 * length)
+    length = xp.where(xp.isfinite(size) & state.running, 0.99 * reach, 0.0 * reach)
     state.steps += state.running
     for value, direction in zip(at.parts, ahead.parts, strict=True):
         on.move(value, direction, length)
@@ -384,8 +374,11 @@ def _direction(
     offset: Array,
     d_kappa: Array,
     refine: int,
-) -> Iterate:
-    """The step that takes a share of the residuals away; ``offset`` is W applied to the solution of λ∘u = d_s."""
+) -> tuple[Iterate, Array]:
+    """The step that takes a share of the residuals away, and how far it stays in the cones, at most one.
+
+    ``offset`` is W applied to the solution of λ∘u = d_s.
+    """
     x1, z1 = on.solve(system, -share * residuals.dual, on.combine(_ones(on), offset, -share, residuals.primal), refine)
     x2, z2 = constant
     numerator = share * residuals.gap - d_kappa / at.tau + on.dots(on.q, x1) + on.dots(on.b, z1)
@@ -396,20 +389,13 @@ def _direction(
         numerator = numerator + 2.0 * on.dots(xi, on.form(x1))
         denominator = denominator + on.dots(away, on.form(away)) - on.dots(x2, on.form(x2))
     tau = numerator / denominator
-    one = _ones(on)
-    z = on.combine(one, z1, tau, z2)
-    return Iterate(
-        on.combine(one, x1, tau, x2), z, on.slack(scaling, z, offset), tau, -(d_kappa + at.kappa * tau) / at.tau
-    )
-
-
-def _reach(on: Algebra, at: Iterate, direction: Iterate) -> Array:
-    """The largest step up to one that stays in the cones."""
-    xp, length = on.xp, _ones(on)
-    length = xp.minimum(length, on.reach(at.s, direction.s, at.z, direction.z))
-    for value, move in ((at.tau, direction.tau), (at.kappa, direction.kappa)):
+    xp, one = on.xp, _ones(on)
+    x, z, kappa = on.combine(one, x1, tau, x2), on.combine(one, z1, tau, z2), -(d_kappa + at.kappa * tau) / at.tau
+    s = on.slack(scaling, z, offset)
+    length = xp.minimum(one, on.reach(at.s, s, at.z, z))
+    for value, move in ((at.tau, tau), (at.kappa, kappa)):
         length = xp.minimum(length, xp.where(move < 0, -value / move, length))
-    return length
+    return Iterate(x, z, s, tau, kappa), length
 
 
 def _keep(on: Algebra, target: Iterate, source: Iterate, chosen: Array) -> None:
@@ -457,7 +443,7 @@ def central(on: Algebra, level: float, x: Array, z: Array, s: Array) -> Centre:
         for value, direction in ((x, dx), (z, dz), (s, ds)):
             on.move(value, direction, length)
         moved = sum(on.sizes(d) / (1.0 + on.sizes(v)) for v, d in ((x, dx), (z, dz), (s, ds)))
-        if on.enough((target <= level) & (length >= 1.0) & (moved <= NEXT)):
+        if not on.recorded and bool(((target <= level) & (length >= 1.0) & (moved <= NEXT)).all()):
             break
     primal, dual = on.sizes(on.rows(x) + s - on.b), on.sizes(on.form(x) + on.columns(z) + on.q)
     orthant, cones = slice(on.zero, on.linear), slice(on.linear, None)

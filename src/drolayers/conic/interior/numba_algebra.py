@@ -32,6 +32,7 @@ class NumbaAlgebra:
     """A few programs of one structure, ``(entries, lanes)``; keeps the contract of ``method.Algebra``."""
 
     xp: Any = np
+    recorded = False
 
     def __init__(self, on: Structure, A: Floats, P: Floats, q: Floats, b: Floats) -> None:
         self.on, self.A, self.P, self.q, self.b = on, A, P, q, b
@@ -96,10 +97,6 @@ class NumbaAlgebra:
     def keep(self, target: Floats, source: Floats, chosen: Flags) -> None:
         """Copy some items, in place."""
         keep(target, source, chosen)
-
-    def enough(self, done: Flags) -> bool:
-        """Whether all items are done."""
-        return bool(done.all())
 
     def margin(self, v: Floats) -> Floats:
         """The smallest eigenvalue over all cones."""

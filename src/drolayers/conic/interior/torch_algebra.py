@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic.index import once, row_index
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
 from drolayers.conic.interior.scaling import ConeShape, Scaling, folded
-from drolayers.conic.program import ConeProgram
+from drolayers.conic.program import ConeProgram, once, row_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +161,7 @@ class TorchAlgebra:
     """A batch of programs of one structure, ``(entries, batch)``; keeps the contract of ``method.Algebra``."""
 
     xp: Any = torch
+    recorded = True
 
     def __init__(self, plan: SystemPlan, A: Tensor, P: Tensor, q: Tensor, b: Tensor) -> None:
         self.plan, self.A, self.P, self.q, self.b = plan, A, P, q, b
@@ -232,10 +232,6 @@ class TorchAlgebra:
     def keep(self, target: Tensor, source: Tensor, chosen: Tensor) -> None:
         """Copy some items, in place."""
         torch.where(chosen, source, target, out=target)
-
-    def enough(self, done: Tensor) -> bool:
-        """Work may be recorded, and does not look at its own numbers."""
-        return False
 
     def margin(self, v: Tensor) -> Tensor:
         """The smallest eigenvalue over all cones."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import final
+from typing import ClassVar, final
 
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.contract import Capabilities, Points
+from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points
 from drolayers.conic.solvers.interior import Interior
 from drolayers.conic.solvers.moreau import Moreau
 
@@ -32,11 +32,7 @@ class Automatic:
     own: Interior = field(default_factory=Interior)
     general: Moreau | Clarabel = field(default_factory=general_solver)
     name: str = "auto"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What either can do."""
-        return replace(self.general.capabilities, fixed_sizes=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(EVERY_CONE)
 
     def choice(self, program: ConeProgram) -> Interior | Moreau | Clarabel:
         """Who takes a program."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,7 +11,7 @@ import torch
 
 from drolayers.conic.program import ConeProgram, Values, matrices
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.solvers.contract import Capabilities, Points
+from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points
 from drolayers.status import Status
 
 
@@ -28,17 +28,13 @@ class Clarabel:
     tolerance: float = 1e-10
     max_iter: int = 500
     name: str = "clarabel"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """All our cones."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"}))
+    capabilities: ClassVar[Capabilities] = Capabilities(EVERY_CONE)
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Solve every item by itself; the warm start is not used."""
-        found = [self._solve(program, values, item) for item in range(len(values))]
+        found = [self._solve(program, values, item) for item in range(len(values.q))]
         x, z, s = (torch.stack([torch.as_tensor(f[k]) for f in found]).to(values.q) for k in range(3))
         verdict, steps = (torch.tensor([int(f[k]) for f in found], device=values.q.device) for k in (3, 4))
         return Points(x, z, s, verdict, steps)

@@ -13,6 +13,8 @@ from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
 from drolayers.status import Status
 
+EVERY_CONE = frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"})
+
 
 @dataclass(frozen=True)
 class Capabilities:
@@ -57,7 +59,7 @@ class Points:
     @classmethod
     def none(cls, values: Values) -> Points:
         """Nothing found for any item."""
-        unfinished = torch.full((len(values),), int(Status.FAILED), device=values.q.device)
+        unfinished = torch.full((len(values.q),), int(Status.FAILED), device=values.q.device)
         nothing = torch.zeros_like(values.b)
         return cls(torch.zeros_like(values.q), nothing, nothing, unfinished, torch.zeros_like(unfinished))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -40,17 +40,13 @@ class Interior:
     max_iter: int = 60
     algebra: AlgebraName | None = None
     name: str = "batched"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Quadratic objectives over the self-dual cones."""
-        return Capabilities(SYMMETRIC)
+    capabilities: ClassVar[Capabilities] = Capabilities(SYMMETRIC)
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Solve; a warm start is not used, since the method starts well inside the cones."""
-        items = len(values)
+        items = len(values.q)
         if values.q.device.type == "cuda":
             # A recording serves one size of batch, and branch-and-bound asks for many: they are rounded up.
             size = rounded(items, max(program.nonzeros, program.rows))

@@ -11,7 +11,7 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.solvers.contract import Capabilities, Points
+from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points
 from drolayers.errors import MissingExtraError
 from drolayers.status import Status
 
@@ -80,18 +80,14 @@ class Moreau:
     tolerance: float = 1e-10
     max_iter: int = 100
     name: str = "moreau"
+    capabilities: ClassVar[Capabilities] = Capabilities(EVERY_CONE, fixed_sizes=True)
     _pool: SolverPool = field(default_factory=SolverPool, repr=False)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """All our cones and quadratic objectives."""
-        return Capabilities(frozenset({"zero", "nonneg", "soc", "psd", "exp", "power"}), fixed_sizes=True)
 
     def solve(
         self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, level: float | None = None
     ) -> Points:
         """Pad the batch, solve it, cut it."""
-        items, device = len(values), values.q.device
+        items, device = len(values.q), values.q.device
         size = self._pool.batch_size(program, items)
         target = torch.device("cuda" if device.type == "cuda" and _cuda() else "cpu")
         # A fixed quadratic form still differs between items once it is scaled.
