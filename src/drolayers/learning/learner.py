@@ -285,7 +285,17 @@ class DecisionFocusedLearner(Judged, Decider):
         projections = [self.pipeline_.projection]
         if self.projection == "auto":
             projections.append(None)
-        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections)
+        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections, self._resizable(stage))
+
+    def _resizable(self, stage: Stage) -> bool:
+        """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
+        if self.problem.rules or stage.coverage is not None or self.projection != "auto":
+            return False
+        try:
+            self.problem.sets.scaled(torch.ones(1, self.problem.size, dtype=torch.float64), 0.5)
+        except ModelError:
+            return False
+        return True
 
     def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
@@ -303,9 +313,9 @@ class DecisionFocusedLearner(Judged, Decider):
         loss = PredictionLosses(sets, training.Y)
         if not loss.fits:
             return
-        outcomes = stage.locations == "outcomes"
 
         def run(stage: Stage, name: str) -> None:
+            outcomes = stage.locations == "outcomes"
             module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2, outcomes)
             self._train(name, module, stage, training, held_out)
 
@@ -313,9 +323,13 @@ class DecisionFocusedLearner(Judged, Decider):
         if comparison is None or len(rates) == 1:
             run(stage.but(rate=rates[0]), "prediction")
             return
-        for k, rate in enumerate(rates):
+        tried = [stage.but(rate=rate) for rate in rates]
+        if loss.locates and stage.locations == "auto":
+            tried.append(tried[-1].but(locations="outcomes"))
+        for k, one in enumerate(tried):
             name = f"prediction/trial-{k}" if k else "prediction"
-            comparison.begun(f"pre-trained, rate {rate:.2g}", partial(run, stage.but(rate=rate), name))
+            fitted = " to outcomes" if one.locations == "outcomes" else ""
+            comparison.begun(f"pre-trained{fitted}, rate {one.rate:.2g}", partial(run, one, name))
 
     def _train_on_decisions(
         self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None

@@ -97,7 +97,8 @@ class Stage(Settings):
         clip: largest norm of a gradient of the loss in typical units; None for none.
         patience: epochs without a better validation loss before training stops; None never stops early.
         locations: of the first training: what locations are fitted to, "nominal" (Q_z, as in the paper) or "outcomes"
-            (those of the training points themselves, without the neighbours' bias).
+            (those of the training points themselves, without the neighbours' bias); "auto" is the first, or what does
+            better on validation data where the rate is left open too.
         anchor: of the second: weight, beside the decision loss, of the squared distance of locations to outcomes, both
             in typical units; against overfitting.
         temperature: of the second: λ of the layer, as a number (absolute), ``dro.RelativeTemperature``, or a callable
@@ -120,7 +121,7 @@ class Stage(Settings):
     batch_size: int | None = None
     clip: float | None = 1.0
     patience: int | None = None
-    locations: Literal["nominal", "outcomes"] = "nominal"
+    locations: Literal["auto", "nominal", "outcomes"] = "auto"
     anchor: float = 0.0
     temperature: Temperature | TemperatureSchedule | None = None
     gradient: Literal["auto", "exact", "smoothed"] = "auto"
@@ -144,7 +145,10 @@ class Stage(Settings):
             raise ModelError(f"violations must lie in [0, 1), not {self.violations!r}.")
         if self.coverage is not None and not 0 < number("coverage", self.coverage) < 1:
             raise ModelError(f"coverage must lie between 0 and 1, both excluded, not {self.coverage!r}.")
-        for name, known in (("locations", ("nominal", "outcomes")), ("gradient", ("auto", "exact", "smoothed"))):
+        for name, known in (
+            ("locations", ("auto", "nominal", "outcomes")),
+            ("gradient", ("auto", "exact", "smoothed")),
+        ):
             if getattr(self, name) not in known:
                 raise ModelError(f"{name} must be one of {list(known)}, not {getattr(self, name)!r}.")
         if self.temperature is not None and not callable(self.temperature):
