@@ -17,8 +17,9 @@ nothing else ("learner"), and the same with a linear model: its own trials (``Tr
 rates, projections, gradients and epochs on the same validation data, from its own pre-training, about 450 steps in all
 of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees test data.
 
-A task is a draw: peers, which share data, start and optimal decisions, are one, and ours, which may change without
-them, another. All settings of a seed come before the next seed, so that what was interrupted is a balanced table.
+A task is a draw: peers, which share data, start and optimal decisions, are one (``--only peers``), and learners, which
+may change without them, one each (``--only learner``, ``--only "learner, linear"``). All settings of a seed
+come before the next seed, so that what was interrupted is a balanced table.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ TEST, FEATURES, HELD_OUT = 1000, 5, 0.2
 GRID, ITEMS, ROWS, ASSETS = 5, 32, 2, 50
 RATES, STEPS, BATCH, SAMPLES = (1e-3, 1e-2, 1e-1), 200, 32, 2
 NEIGHBOURS, RISK = 10, 2.25
-PEERS, OURS = "peers", "ours"
+LEARNER, LINEAR, PEERS = "learner", "learner, linear", "peers"
 
 
 @final
@@ -101,7 +102,7 @@ class Drawn:
 
 
 def tasks(seeds: int, quick: bool = False) -> list[Task]:
-    """Peers and ours on every problem, degree, number of points, noise and draw."""
+    """Learners and peers on every problem, degree, number of points, noise and draw."""
     small: dict[str, tuple[Any, ...]] = {"problem": PROBLEMS[:1], "degree": (4,), "points": (100,), "noise": (0.5,)}
     full: dict[str, tuple[Any, ...]] = {"problem": PROBLEMS, "degree": DEGREES, "points": POINTS, "noise": NOISES}
     grid = small if quick else full
@@ -112,12 +113,12 @@ def tasks(seeds: int, quick: bool = False) -> list[Task]:
         for e in grid["noise"]
         for d in grid["degree"]
         for p in grid["problem"]
-        for who in (OURS, PEERS)
+        for who in (LEARNER, LINEAR, PEERS)
     ]
 
 
 def run(task: Task, work: Path) -> Outcome:
-    """Ours or all peers on one draw."""
+    """A learner or all peers on one draw."""
     warnings.simplefilter("ignore")
     setting = task.columns
     drawn = draw(
@@ -126,7 +127,7 @@ def run(task: Task, work: Path) -> Outcome:
     Z, Y = drawn.test
     best = drawn.quick.cost(drawn.quick.decide(torch.as_tensor(Y)), Y)
     rows: list[Row] = []
-    methods = (ours if task.method == OURS else peers)(drawn, task.seed)
+    methods = peers(drawn, task.seed) if task.method == PEERS else ours(drawn, task.seed, task.method == LINEAR)
     while True:
         begun = time.process_time()
         found = next(methods, None)
@@ -198,14 +199,12 @@ def investing(covariance: Array) -> dro.DecisionProblem:
 Fitted = tuple[str, Decide, dict[str, float]]
 
 
-def ours(drawn: Drawn, seed: int) -> Iterator[Fitted]:
-    """The learner, and its own first stage alone: names, decisions, and what there is to tell."""
-    trainer = dro.Trainer(progress=False)
-    linear = dro.Network(hidden=())
-    for name, model, training in (
-        ("learner", None, dro.Stage()),
-        ("learner, linear", linear, dro.Stage()),
-        ("prediction-focused", None, None),
+def ours(drawn: Drawn, seed: int, linear: bool) -> Iterator[Fitted]:
+    """A learner, and its own first stage alone: names, decisions, and what there is to tell."""
+    trainer, model = dro.Trainer(progress=False), dro.Network(hidden=()) if linear else None
+    for name, training in (
+        (LINEAR if linear else LEARNER, dro.Stage()),
+        ("prediction-focused, linear" if linear else "prediction-focused", None),
     ):
         learner = dro.DecisionFocusedLearner(drawn.problem, model, training=training, trainer=trainer, seed=seed)
         learner.fit(*drawn.training, validation=drawn.validation)

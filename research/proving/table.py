@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from drolayers.errors import ModelError
 from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
+from research.proving.verdicts import verdicts
 
 BENCHMARKS = ("battery", "frontier", "pyepo")
 TABLE = "table.md"
@@ -38,7 +39,12 @@ def prove(
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
     wanted: list[Task] = [task for task in tasks if not only or task.method in only]
     failures = run_tasks(wanted, folder, jobs, run)
-    text = table(collect(folder))
+    rows = collect(folder)
+    text = table(rows)
+    if benchmark == "pyepo":
+        judged = [r for r in rows if r["metric"] == "regret"]
+        ours = ("learner", "learner, linear")
+        text += "\n\n" + verdicts(judged, ("problem", "points", "noise", "degree"), ("problem", "points"), ours)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
     print(text)
     return failures

@@ -9,6 +9,7 @@ import torch
 from drolayers import metrics
 from drolayers.baselines.sibling import ExpectedCost
 from research.proving import oracles, pyepo
+from research.proving.verdicts import verdicts
 
 
 @pytest.mark.parametrize("problem", pyepo.PROBLEMS)
@@ -68,4 +69,18 @@ def test_a_draw_of_peers(monkeypatch, tmp_path: Path) -> None:
     # All settings of a seed come first.
     seeds = [task.seed for task in pyepo.tasks(2)]
     assert seeds == sorted(seeds)
-    assert len(seeds) == 2 * 2 * 60
+    assert len(seeds) == 2 * 3 * 60
+
+
+def test_verdicts_count_settings() -> None:
+    """Two settings of four draws: a clear win, and a difference that is noise."""
+    rows = [
+        {"setting": s, "seed": seed, "method": m, "value": v}
+        for s, values in {"a": (1.0, 2.0, 0.001), "b": (1.0, 1.0, 0.5)}.items()
+        for seed in range(4)
+        for m, v in (("mine", values[0] + values[2] * (-1) ** seed), ("other", values[1]))
+    ]
+    text = verdicts(rows, ["setting"], ["setting"], ["mine"])
+    assert "| other | 1 | 1 | 0 | -0.5000 |" in text
+    assert "| mine | 1.0000 ± 0.0006 (4) | 1.0000 ± 0.3 (4) |" in text
+    assert "| mine | 0 | 1 | 1 |" in verdicts(rows, ["setting"], ["setting"], ["other"])
