@@ -39,6 +39,12 @@ def prove(
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
     wanted: list[Task] = [task for task in tasks if not only or task.method in only]
     failures = run_tasks(wanted, folder, jobs, run)
+    print(written(benchmark, folder))
+    return failures
+
+
+def written(benchmark: str, folder: Path) -> str:
+    """The table of what is finished in a folder, which is written there."""
     rows = collect(folder)
     text = table(rows)
     if benchmark == "pyepo":
@@ -46,8 +52,7 @@ def prove(
         ours = ("learner", "learner, linear")
         text += "\n\n" + verdicts(judged, ("problem", "points", "noise", "degree"), ("problem", "points"), ours)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return failures
+    return text
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -325,7 +325,8 @@ class DecisionFocusedLearner(Judged, Decider):
             return
         tried = [stage.but(rate=rate) for rate in rates]
         if loss.locates and stage.locations == "auto":
-            tried.append(tried[-1].but(locations="outcomes"))
+            # Single outcomes are noisier than means of neighbours, so that steps must become small.
+            tried.append(tried[-1].but(locations="outcomes", decay=max(stage.decay, 3.0)))
         for k, one in enumerate(tried):
             name = f"prediction/trial-{k}" if k else "prediction"
             fitted = " to outcomes" if one.locations == "outcomes" else ""
