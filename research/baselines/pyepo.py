@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, final
+from copy import deepcopy
+from typing import Any, Literal, Protocol, Self, final
 
 import cvxpy as cp
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.baselines.base import as_given, checked_problem, contexts
-from drolayers.baselines.regression import fit_mean, train
+from drolayers.baselines.regression import MeanModel, fit_mean, train
 from drolayers.baselines.sibling import ExpectedCost, affine
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
@@ -31,8 +32,9 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
     "spo+" is the convex surrogate of Elmachtoub and Grigas (2022); "perturbed" is the perturbed optimiser of Berthet et
     al. (2020), whose expected decision is trained on what it costs, and "pfyl" their Fenchel-Young loss; "dbb" is the
     interpolation of Vlastelica et al. (2020); "nce" and "ltr" compare the best decision with a pool of others, by noise
-    contrast (Mulamba et al., 2021) and by listwise ranking (Mandi et al., 2022). Works with: costs that are affine in
-    y, decisions continuous or mixed-integer.
+    contrast (Mulamba et al., 2021) and by listwise ranking (Mandi et al., 2022). With ``neighbours`` outcomes are mixed
+    with those of as many nearest points, which makes losses robust (Schutte et al., 2024). Works with: costs that are
+    affine in y, decisions continuous or mixed-integer.
 
     Args:
         problem: the decision problem; its set is not used.
@@ -49,6 +51,9 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         amplitude: standard deviation of the perturbations, relative to that of the outcomes.
         strength: λ of "dbb".
         solve_ratio: share of the batches of "nce" and "ltr" that add decisions to the pool.
+        neighbours: of the robust losses, each of weight one half beside the point itself; 0 for none.
+        start: a model to begin with, which is copied, instead of training one on squared errors.
+        linear: a quicker way to the best decisions for known outcomes; the library's own solver unless given.
         validation_share: share of the data held out where no validation data are given.
         oracle: passed to the layer.
         engine: passed to the layer.
@@ -71,6 +76,9 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         amplitude: float = 0.5,
         strength: float = 10.0,
         solve_ratio: float = 0.05,
+        neighbours: int = 0,
+        start: MeanModel | None = None,
+        linear: Linear | None = None,
         validation_share: float = 0.2,
         oracle: Any = "auto",
         engine: Any = "auto",
@@ -79,7 +87,8 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         self.hidden, self.degree = hidden, degree
         self.pretrain_epochs, self.pretrain_lr, self.epochs, self.lr = pretrain_epochs, pretrain_lr, epochs, lr
         self.batch_size, self.samples, self.amplitude = batch_size, samples, amplitude
-        self.strength, self.solve_ratio = strength, solve_ratio
+        self.strength, self.solve_ratio, self.neighbours = strength, solve_ratio, neighbours
+        self.start, self.linear = start, linear
         self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
 
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, Any] | None = None) -> Self:
@@ -93,17 +102,21 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
             self.problem, examples(self.problem, Z, Y), validation, self.validation_share, self.seed
         )
         self.n_features_in_ = training.Z.shape[1]
-        self.model_, first = fit_mean(
-            training,
-            held_out,
-            hidden=self.hidden,
-            degree=self.degree,
-            epochs=self.pretrain_epochs,
-            lr=self.pretrain_lr,
-            batch_size=self.batch_size,
-            seed=self.seed,
-        )
-        self.linear_ = LinearProblem(self.problem, oracle=self.oracle, engine=self.engine)
+        first: list[dict[str, float]] = []
+        if self.start is None:
+            self.model_, first = fit_mean(
+                training,
+                held_out,
+                hidden=self.hidden,
+                degree=self.degree,
+                epochs=self.pretrain_epochs,
+                lr=self.pretrain_lr,
+                batch_size=self.batch_size,
+                seed=self.seed,
+            )
+        else:
+            self.model_ = deepcopy(self.start)
+        self.linear_ = self.linear or LinearProblem(self.problem, oracle=self.oracle, engine=self.engine)
         loss, labelled = self._loss(pyepo_func, training)
         second = train(
             self.model_,
@@ -123,8 +136,8 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         """The loss of a batch; the best decision of every training outcome travels beside it."""
         if not number("amplitude", self.amplitude) > 0:
             raise ModelError(f"amplitude must be positive, not {self.amplitude!r}.")
-        costs = extended(training.Y)
-        solutions, model, width = self.linear_.solve(costs), optimisation_model(self.linear_), costs.shape[1]
+        costs, solutions = self._labels(training)
+        model, width = optimisation_model(self.linear_), costs.shape[1]
         noise = {
             "n_samples": whole("samples", self.samples),
             "sigma": float(self.amplitude * training.Y.std(0, unbiased=False).mean()),
@@ -153,6 +166,23 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
 
         return loss, Examples(training.Z, torch.cat([costs, solutions], 1), True)
 
+    def _labels(self, training: Examples) -> tuple[Tensor, Tensor]:
+        """What training points cost and their best decisions, or means of both over mixtures with neighbours."""
+        costs = extended(training.Y)
+        if not self.neighbours:
+            return costs, self.linear_.solve(costs)
+        # PyEPO's mixtures; its constructor would solve all of them, one by one.
+        dataset: Any = object.__new__(require("pyepo.data.dataset", "pyepo").optDatasetKNN)
+        dataset.feats, dataset.costs, dataset.k, dataset.weight = (
+            training.Z,
+            costs,
+            whole("neighbours", self.neighbours),
+            0.5,
+        )
+        mixed = torch.as_tensor(dataset._get_knn()).transpose(1, 2)
+        solutions = self.linear_.solve(mixed.reshape(-1, mixed.shape[2])).reshape(mixed.shape)
+        return mixed.mean(1), solutions.mean(1)
+
     def _score(self, data: Examples) -> float:
         """The mean cost of the decisions on some data."""
         return float((extended(data.Y) * self.linear_.solve(extended(self.model_(data.Z)))).sum(1).mean())
@@ -164,8 +194,23 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         return as_given(self.linear_.decide(self.model_(values)), Z)
 
 
+class Linear(Protocol):
+    """A problem as PyEPO sees it: min cᵀw with c = (y, 1) and w = (a(x), b(x)), for a cost a(x)ᵀy + b(x)."""
+
+    dim: int
+
+    def decide(self, y: Tensor) -> dict[cp.Variable, Tensor]:
+        """The best decisions for known outcomes."""
+        ...
+
+    def solve(self, cost: Tensor) -> Tensor:
+        """The coefficients w of the best decisions."""
+        ...
+
+
+@final
 class LinearProblem:
-    """The problem as PyEPO sees it: min cᵀw with c = (y, 1) and w = (a(x), b(x)), for a cost a(x)ᵀy + b(x).
+    """Any problem, by the library's own solver.
 
     Args:
         problem: with a cost that is affine in y.
@@ -199,7 +244,7 @@ def extended(y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim+1"]:
     return torch.cat([y, torch.ones_like(y[:, :1])], 1)
 
 
-def optimisation_model(linear: LinearProblem) -> Any:
+def optimisation_model(linear: Linear) -> Any:
     """PyEPO's ``optModel`` around a problem.
 
     PyEPO sets and solves one objective after another, and looks at the solutions when all are there. So ``solve``
@@ -239,7 +284,7 @@ def optimisation_model(linear: LinearProblem) -> Any:
 class _Queue:
     """Objectives that wait to be solved."""
 
-    def __init__(self, linear: LinearProblem) -> None:
+    def __init__(self, linear: Linear) -> None:
         self.linear, self.costs = linear, list[np.ndarray]()
         self.solutions: np.ndarray | None = None
 

@@ -50,13 +50,20 @@ def prove(
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
     wanted: list[Task] = [task for task in tasks if not only or task.method in only]
     failures = run_tasks(wanted, folder, jobs, run)
-    rows = collect(folder)
     reference = against or next((name for name in known if name.startswith("learner")), "")
+    print(written(benchmark, folder, reference))
+    return failures
+
+
+def written(benchmark: str, folder: Path, reference: str) -> str:
+    """The table of what is finished in a folder, which is written there."""
+    rows, module = collect(folder), import_module(f"research.proving.{benchmark}")
     parts = [HEADING, table(rows), duels(rows, reference), getattr(module, "PUBLISHED", "")]
+    if columns := getattr(module, "PARTS", ()):
+        parts.insert(2, means(rows, columns))
     text = "\n\n".join(part for part in parts if part)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return failures
+    return text
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -80,6 +87,25 @@ def table(rows: Sequence[Row]) -> str:
             lines.append(" | ".join(["", *setting, *cells, ""]).strip())
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def means(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Means over all settings of a part, by its columns, with errors over seeds that have all of them."""
+    own = [r for r in rows if r["metric"] in SCORES]
+    parts = list(dict.fromkeys(tuple(str(r[name]) for name in columns) for r in own))
+    lines = [" | ".join(["", "method", *(" ".join(part) for part in parts), ""]).strip()]
+    lines.append("|" + "---|" * (1 + len(parts)))
+    for method in dict.fromkeys(str(r["method"]) for r in own):
+        cells = []
+        for part in parts:
+            seeds: dict[Any, list[float]] = {}
+            for r in own:
+                if r["method"] == method and tuple(str(r[name]) for name in columns) == part:
+                    seeds.setdefault(r["seed"], []).append(float(r["value"]))
+            whole = max(map(len, seeds.values()), default=0)
+            cells.append(_cell([fmean(values) for values in seeds.values() if len(values) == whole]))
+        lines.append(" | ".join(["", method, *cells, ""]).strip())
+    return f"**Means by {', '.join(columns)}**\n\n" + "\n".join(lines)
 
 
 def duels(rows: Sequence[Row], reference: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -31,8 +32,8 @@ def test_the_best_of_all_trials_decides_and_the_budget_is_kept() -> None:
     trials = [t for t in report.trials if t.epochs == 1]
     assert len(trials) == 4
     assert [t.epochs for t in report.trials][-1] == 8
-    # Projection or none first, then the rate; gradients last, for which the budget leaves no trial.
-    assert "no projection" in trials[1].what
+    # Projection or none first, that of the best start before the other; then the rate; no trial is left for gradients.
+    assert {t.what.split(",")[0] for t in trials[:2]} == {"projection", "no projection"}
     assert [trial.what.split("rate ")[1] for trial in trials[:3]] == ["0.003", "0.003", "0.009"]
     assert trials[3].what.split("rate ")[1] in ("0.027", "0.001")
     for told in (chosen.what, report.reason):
@@ -63,9 +64,38 @@ def test_what_is_given_is_not_compared() -> None:
 def test_rates_of_the_first_training_are_compared_where_they_are_left_open() -> None:
     model = learner(shop(lots=False).problem, pretraining=dro.Stage(epochs=2, batch_size=10), training__epochs=1)
     told = [t.what for t in model.fit(Z, Y, validation=HELD).report_.trials if t.epochs == 0]
-    assert len(told) == 6
-    assert sum("smaller sets" in what for what in told) == 2
+    assert len(told) == 12
     assert {what.split(", ")[1] for what in told} == {"rate 0.01", "rate 0.003"}
+    assert sum("to outcomes" in what for what in told) == 4
+    model = learner(
+        shop(lots=False).problem,
+        pretraining=dro.Stage(epochs=2, batch_size=10, locations="nominal"),
+        projection=None,
+        training__epochs=1,
+    )
+    told = [t.what for t in model.fit(Z, Y, validation=HELD).report_.trials if t.epochs == 0]
+    assert told == ["pre-trained, rate 0.01, no projection", "pre-trained, rate 0.003, no projection"]
+
+
+def bets(limit: bool = False) -> dro.DecisionProblem:
+    """One of three bets, or none, whose returns are uncertain; perhaps with a loss that is never to be exceeded."""
+    y, x = dro.Uncertain(3, support=dro.support.Box(-9.0, 9.0)), cp.Variable(3, nonneg=True)
+    constraints = [cp.sum(x) <= 1, *([dro.always(y @ x >= -20.0)] if limit else [])]
+    return dro.DecisionProblem(cp.Maximize(y @ x), constraints, dro.MomentSet.grouped(y, 1))
+
+
+def test_sets_may_be_smaller_than_the_data_where_that_decides_better() -> None:
+    """Returns whose mean is positive and small beside their spread: sets that hold the spread bet on nothing."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(n, 1)), rng.normal([0.5, 0.2, 0.1], 1.0, (n, 3))) for n in (40, 60)]
+    settings = {"pretraining": dro.Stage(epochs=10, batch_size=10, rate=1e-2), "training__epochs": 1}
+    model = learner(bets(), **settings).fit(*data[0], validation=data[1])
+    judged = {t.what.split("projection")[1]: t.loss for t in model.report_.trials if "no projection" in t.what}
+    assert judged[", 0.01 of the size"] < -0.3 < judged[""] - 0.15
+    assert model.loss(*data[1]) < -0.3
+    # Where a constraint rests on the sets their size is a promise.
+    bound = learner(bets(limit=True), **settings).fit(*data[0], validation=data[1])
+    assert not any("of the size" in t.what for t in bound.report_.trials)
 
 
 def test_a_choice_is_saved_and_resumed(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from drolayers.errors import ShapeError
+from drolayers.learning.model import SetModel
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import RATE, Stage
 from drolayers.projection import Projection
@@ -27,6 +29,9 @@ RATES = (3.0 * RATE, 9.0 * RATE, RATE / 3.0)
 
 FIRST_RATES = (1e-2, RATE)
 """Rates of the first training that are tried."""
+
+SIZES = (0.1, 0.01)
+"""Sizes, relative to what the first training found, at which sets are judged too."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Comparison:
         run: trains it with some settings under a name, and leaves it at its best epoch.
         measure: its loss on validation data, and the share of these that have a decision.
         projections: that may be used, the usual one first.
-        shrink: makes the sets of the model smaller; None where their size is not to be compared.
+        sized: whether sets may be made smaller than those that the first training found.
     """
 
     def __init__(
@@ -110,25 +115,21 @@ class Comparison:
         run: Callable[[Stage, str], None],
         measure: Callable[[], tuple[float, float]],
         projections: Sequence[Projection | None],
-        shrink: Callable[[], None] | None = None,
+        sized: bool = False,
     ) -> None:
         self.pipeline, self._run, self._measure, self.projections = pipeline, run, measure, list(projections)
-        self._shrink, self._differ = shrink, False
+        self.sized = sized
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
+        self._differ = False
         self._best: tuple[Trial, dict[str, Tensor], Projection | None] | None = None
 
     def begun(self, what: str, train: Callable[[], None]) -> None:
-        """A first training, from the model as it was made, judged with every projection, and with smaller sets."""
+        """A first training, from the model as it was made."""
         self.pipeline.model.load_state_dict(self._start)
         train()
         self._noted(what)
-        # What contains Q_z has a size already.
-        if self._shrink is not None and None in self.projections:
-            self._shrink()
-            self.pipeline.projection = None
-            self._note(f"{what}, no projection, smaller sets", 0)
 
     def settle(self, what: str) -> list[Projection | None]:
         """Go on from the best model so far; the projections that make a difference, the best first."""
@@ -141,13 +142,22 @@ class Comparison:
         return [best, *(other for other in self.projections if self._differ and other is not best)]
 
     def _noted(self, what: str) -> None:
-        """Judge the model as it is with every projection."""
-        losses = set()
+        """Judge the model as it is with every projection, and smaller sets without."""
+        seen = []
         for projection in self.projections:
             self.pipeline.projection = projection
-            told = f"{what}, {'no projection' if projection is None else 'projection'}"
-            losses.add(self._note(told, 0).loss)
-        self._differ |= len(losses) > 1
+            seen.append(self._note(f"{what}, {'no projection' if projection is None else 'projection'}", 0))
+        self._differ = self._differ or len({trial.loss for trial in seen}) > 1
+        model, sets = self.pipeline.model, self.pipeline.layer.problem.sets
+        if not self.sized or self.pipeline.projection is not None or not isinstance(model, SetModel):
+            return
+        units = model.centre.clone(), model.scale.clone()
+        for size in SIZES:
+            # Units of a parameter are the one place where all items' sets are made smaller alike.
+            factor = sets.scaled(torch.ones_like(units[0])[None], size)[0]
+            model.centre.copy_(units[0] * factor)
+            model.scale.copy_(units[1] * factor)
+            self._note(f"{what}, no projection, {size:g} of the size", 0)
 
     def tried(self, choice: Choice, name: str) -> Trial:
         """A training from the start."""

@@ -59,9 +59,6 @@ MARGIN = 1e-3
 SOME = 64
 """Contexts around which the size of sets is looked at before training."""
 
-SMALLER = 0.1
-"""Size of the smaller sets that are compared with those that were fitted."""
-
 STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
@@ -293,21 +290,17 @@ class DecisionFocusedLearner(Judged, Decider):
         projections = [self.pipeline_.projection]
         if self.projection == "auto":
             projections.append(None)
-        return Comparison(
-            self.pipeline_, run, lambda: judge.measured(held_out), projections, self._shrinking(stage, training)
-        )
+        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections, self._resizable(stage))
 
-    def _shrinking(self, stage: Stage, training: Examples) -> Callable[[], None] | None:
-        """What makes the sets of the default model smaller, where nothing else determines their size."""
-        model, sets = self.pipeline_.model, self.problem.sets
-        if stage.coverage is not None or isinstance(self.model, nn.Module) or not isinstance(model, SetModel):
-            return None
+    def _resizable(self, stage: Stage) -> bool:
+        """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
+        if self.problem.rules or stage.coverage is not None or self.projection != "auto":
+            return False
         try:
-            sets.scaled(torch.cat([t.centre.reshape(-1) for t in sets.typical(training.Y).values()])[None], SMALLER)
+            self.problem.sets.scaled(torch.ones(1, self.problem.size, dtype=torch.float64), 0.5)
         except ModelError:
-            # They have no size.
-            return None
-        return partial(model.resize, sets, SMALLER)
+            return False
+        return True
 
     def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
         """The first training, for sets that it means something to."""
@@ -327,6 +320,7 @@ class DecisionFocusedLearner(Judged, Decider):
             return
 
         def run(stage: Stage, name: str) -> None:
+            loss.locations = stage.locations
             module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2)
             self._train(name, module, stage, training, held_out)
 
@@ -334,9 +328,14 @@ class DecisionFocusedLearner(Judged, Decider):
         if comparison is None or len(rates) == 1:
             run(stage.but(rate=rates[0]), "prediction")
             return
-        for k, rate in enumerate(rates):
+        tried = [stage.but(rate=rate) for rate in rates]
+        if loss.averages and stage.locations == "auto":
+            # Single outcomes are noisier than means of neighbours, so that steps must become small.
+            tried.append(tried[-1].but(locations="outcomes", decay=max(stage.decay, 3.0)))
+        for k, one in enumerate(tried):
             name = f"prediction/trial-{k}" if k else "prediction"
-            comparison.begun(f"pre-trained, rate {rate:.2g}", partial(run, stage.but(rate=rate), name))
+            fitted = " to outcomes" if one.locations == "outcomes" else ""
+            comparison.begun(f"pre-trained{fitted}, rate {one.rate:.2g}", partial(run, one, name))
 
     def _train_on_decisions(
         self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None

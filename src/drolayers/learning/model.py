@@ -102,12 +102,6 @@ class SetModel(nn.Module):
         self.scale.copy_(torch.cat([t.scale.reshape(-1) for t in found]))
         self.positive.copy_(torch.cat([torch.full((t.centre.numel(),), t.positive) for t in found]))
 
-    def resize(self, sets: Sets, factor: float) -> None:
-        """Make all sets so many times as large, about their centres."""
-        # Locations stay, and sizes are linear in their centres and scales.
-        for units in (self.centre, self.scale):
-            units.copy_(sets.scaled(units[None].double(), factor)[0])
-
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
         inner = (polynomials(z, self.degree) - self.input_shift) / self.input_scale

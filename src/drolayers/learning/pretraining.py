@@ -278,11 +278,13 @@ class PredictionLosses:
     def __init__(
         self, sets: Sets, Y: Float[Tensor, "n dim"], locations: Literal["auto", "nominal", "outcomes"] = "auto"
     ) -> None:
-        self.sets, self._to = sets, locations
+        self.sets, self.locations = sets, locations
         found = ((k, prediction_loss(one, Y)) for k, one in enumerate(sets.members))
         self._losses = {k: loss for k, loss in found if loss is not None}
         losses = self._losses.values()
         self.locates, self.fits = any(loss.locates for loss in losses), any(loss.fits for loss in losses)
+        self.averages = any(loss.locates and not loss.likely for loss in losses)
+        """Whether "auto" fits some location to means over neighbours."""
         self.scale = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
 
     def __bool__(self) -> bool:
@@ -299,7 +301,7 @@ class PredictionLosses:
         parts = self.sets.parts(theta)
         found = []
         for k, loss in self._losses.items():
-            at_outcomes = self._to == "outcomes" or (self._to == "auto" and loss.likely)
+            at_outcomes = self.locations == "outcomes" or (self.locations == "auto" and loss.likely)
             if loss.fits:
                 found.append(loss(parts[k], nominal, phase, outcomes if at_outcomes else None))
         return torch.stack(found).sum()

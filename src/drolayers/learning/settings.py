@@ -98,7 +98,8 @@ class Stage(Settings):
         patience: epochs without a better validation loss before training stops; None never stops early.
         locations: of the first training: what locations are fitted to, "nominal" (Q_z, as in the paper) or "outcomes"
             (those of the training points themselves, without the neighbours' bias); "auto" is the latter for sets
-            around a centre (``Outcomes``, ``MeanCovariance``).
+            around a centre (``Outcomes``, ``MeanCovariance``), else the first, or what does better on validation data
+            where the rate is left open too.
         anchor: of the second: weight, beside the decision loss, of the squared distance of locations to outcomes, both
             in typical units; against overfitting.
         temperature: of the second: λ of the layer, as a number (absolute), ``dro.RelativeTemperature``, or a callable

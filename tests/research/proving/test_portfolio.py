@@ -14,7 +14,7 @@ from research.proving.table import TABLE, prove
 
 def test_every_method_has_a_task_of_its_own() -> None:
     tasks = portfolio.tasks(3)
-    assert len({task.id for task in tasks}) == len(tasks) == 3 * (1 + len(PLAIN) + 4 * len(ALPHAS))
+    assert len({task.id for task in tasks}) == len(tasks) == 3 * (2 + len(PLAIN) + 4 * len(ALPHAS))
     assert {float(t.columns["alpha"]) for t in portfolio.tasks(1, quick=True) if "alpha" in t.columns} == {0.1}
 
 
