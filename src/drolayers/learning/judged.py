@@ -188,7 +188,8 @@ class Judged(ABC):
             covered = self.coverage(Z, Y, known)
         except ModelError:
             covered = None
-        mean, spread = (float(v) if solved > 1 else float("nan") for v in (cost.mean(), cost.std()))
+        mean = float(cost.mean()) if solved else float("nan")
+        spread = float(cost.std()) if solved > 1 else float("nan")
         certified = disappointed(decision.value[decision.ok], cost, self.seed)
         error = spread / max(solved, 1) ** 0.5
         return Report(len(decision.status), solved, mean, error, certified, covered, found)
