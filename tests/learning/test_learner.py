@@ -79,6 +79,14 @@ def test_numpy_pandas_torch_and_lists_give_one_answer(fitted) -> None:
         other.decide(table[["b", "a"]])
 
 
+def test_columns_that_hold_no_numbers_are_named() -> None:
+    Z, Y = sales(20)
+    table = pd.DataFrame(Z, columns=["a", "b"])
+    for wrong in (["up", "down"] * 10, pd.Categorical(["up", "down"] * 10), pd.array([1, None] * 10, dtype="Int64")):
+        with pytest.raises(dro.ShapeError, match=r"which its columns \['c'\] are not: encode"):
+            learner(shop().problem).fit(table.assign(c=wrong), Y)
+
+
 @pytest.mark.parametrize("name", ["Z", "Y"])
 def test_nan_is_refused_with_its_rows(name: str) -> None:
     data = dict(zip("ZY", sales(20), strict=True))
