@@ -169,7 +169,7 @@ class _Lowering:
         """A node that does not see ``y``: as it is where it is affine, a fresh variable where it is not."""
         with cp.utilities.scopes.dpp_scope():
             if node.is_affine():
-                return node
+                return _summed(node)
             whole = node.is_convex() or node.is_concave()
         # Known data may multiply a convex function of known data, fee * cp.norm1(x - holdings): then that is cut out.
         return self._affine(node) if isinstance(node, AffAtom) and not whole else self._epigraph(node)
@@ -252,6 +252,14 @@ class _Lowering:
 def _spread(arg: cp.Expression, shape: tuple[int, ...]) -> cp.Expression:
     """Broadcasting as CVXPY's elementwise atoms do it."""
     return promote(arg, shape) if arg.shape == () else cp.broadcast_to(arg, shape)
+
+
+def _summed(node: cp.Expression) -> cp.Expression:
+    """An affine expression with products in the place of cumulative sums."""
+    if isinstance(node, Leaf) or cp.cumsum not in node.atoms():
+        return node
+    args = [_summed(arg) for arg in node.args]
+    return _cumsum(node, args[0]) if isinstance(node, cp.cumsum) else node.copy(args)
 
 
 def _cumsum(node: cp.cumsum, arg: cp.Expression) -> cp.Expression:
