@@ -146,6 +146,13 @@ def test_a_bound_from_few_rows_promises_no_more_than_it_knows(rows: int) -> None
     assert wrong <= 48
 
 
+def test_one_row_among_equal_ones_makes_no_absurd_bound() -> None:
+    """Gaps that are zero up to what a solver leaves, but for one of -0.3: the mean is above the worst row's share."""
+    rng = np.random.default_rng(0)
+    gaps = torch.tensor([-0.3, *(1e-11 * rng.normal(size=59))])
+    assert -0.1 < lower_bound(gaps, 0.05, rng) < -0.3 / 60
+
+
 def test_a_report_of_one_row(recwarn: pytest.WarningsRecorder) -> None:
     here = learner(shop(lots=False).problem).fit(*sales())
     Z, Y = sales(1, seed=1)
