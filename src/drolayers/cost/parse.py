@@ -21,6 +21,9 @@ from drolayers.uncertainty import Uncertain
 
 __all__ = ["AffineRows", "PiecewiseCost", "parse", "parse_entries"]
 
+ZERO = 1e-9
+"""Share of their terms up to which combinations by rays count as zero: so exactly is a dual enumerated."""
+
 
 @dataclass(frozen=True)
 class CurvedCost:
@@ -179,11 +182,14 @@ def parse_entries(
         [curve.rows for curve in lowered.curves],
     ]
     known = tuple({p.id: p for expression in beside for p in expression.parameters() if p is not y}.values())
-    entries = coefficients(
-        [expression for block in blocks for expression in block],
-        [*decisions, *epigraphs, *maxima, *markers, *adaptive, *lowered.stages],
-        y.flat,
-        known,
+    unknowns = [*decisions, *epigraphs, *maxima, *markers, *adaptive, *lowered.stages]
+    entries = coefficients([expression for block in blocks for expression in block], unknowns, y.flat, known)
+    said = np.concatenate(
+        [np.zeros(0, dtype=bool)]
+        + [
+            _said(*lowered.rays[k], unknowns, y, known) if k in lowered.rays else np.ones(expression.size, dtype=bool)
+            for k, expression in enumerate(lowered.forbidden)
+        ]
     )
     plain = _length(decisions) + _length(epigraphs)
     cut = _length(maxima) + _length(markers)
@@ -233,7 +239,7 @@ def parse_entries(
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
     curves = _curves(lowered, table, int(ends[3]), (chosen @ marker_weight).toarray()[0], selection @ marker_weight)
 
-    never, matched = (table.take(np.arange(*ends[k : k + 2])) for k in (1, 2))
+    never, matched = table.take(ends[1] + np.flatnonzero(said)), table.take(np.arange(*ends[2:4]))
     # Rows that were multiplied by known data once more have left products behind.
     rows = [pieces, remainders, never, matched, *(curve.rows for curve in curves)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
@@ -484,9 +490,25 @@ def _with_remainder(pieces: AffineRows, term: np.ndarray, remainder: AffineRows)
 
 
 def _nonzero_rows(rows: AffineRows) -> AffineRows:
-    """Without rows that are zero whatever ``x`` and ``y`` are, up to the rounding of the vertex enumeration."""
+    """Without rows that are zero whatever ``x`` and ``y`` are."""
     size = np.abs(rows.slope_constant).max(axis=1, initial=0.0) + np.abs(rows.offset_constant)
     size += abs(rows.offset_linear).max(axis=1).toarray().ravel() if rows.width and len(rows) else 0.0
     if rows.slope_linear.nnz:
         size += abs(rows.slope_linear).max(axis=1).toarray().ravel().reshape(rows.slope_constant.shape).max(axis=1)
-    return rows.take(np.flatnonzero(size > 1e-9))
+    return rows.take(np.flatnonzero(size > 0))
+
+
+def _said(
+    rays: sp.csr_array,
+    rhs: cp.Expression,
+    leaves: Sequence[cp.Variable],
+    y: Uncertain,
+    known: Sequence[cp.Parameter],
+) -> np.ndarray:
+    """Which combinations of a right-hand side say something: the others are zero, up to rounding, whatever it is."""
+    found = coefficients([rhs], leaves, y.flat, known)
+    _, key = np.unique(np.stack([found.column, found.coordinate, found.factor]), axis=1, return_inverse=True)
+    place = (found.row, key.reshape(-1))
+    table = sp.csr_array((found.value, place), shape=(rays.shape[1], int(key.max(initial=-1)) + 1))
+    # Number by number, since decisions and outcomes may be counted in other units than the second stage.
+    return np.asarray((abs(rays @ table) > ZERO * (abs(rays) @ abs(table))).sum(axis=1)).ravel() > 0
