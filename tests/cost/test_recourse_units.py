@@ -19,7 +19,7 @@ COSTS = np.array([*ROUTE.ravel(), 0.0, 0.0])
 W = np.array([[1.0, 1, 0, 0, 1, 0], [0, 0, 1, 1, 0, 1], [1, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0]])
 
 
-def depots(form: str, row: float, decision: float, outcome: float) -> float:
+def depots(form: str, row: float, decision: float, outcome: float, method: str = "vertices") -> float:
     """The worst case of two depots that must serve two towns, in some units of rows, decisions and outcomes."""
     y = dro.Uncertain(2, support=dro.support.Box(0.0, 20.0 * outcome))
     x = cp.Variable(2, nonneg=True)
@@ -27,7 +27,7 @@ def depots(form: str, row: float, decision: float, outcome: float) -> float:
     if form == "written":
         sent = cp.Variable((2, 2), nonneg=True)
         rows = [row * cp.sum(sent, axis=1) <= row * stock, row * cp.sum(sent, axis=0) == row * order]
-        second = dro.recourse(cp.Minimize(cp.sum(cp.multiply(ROUTE, sent))), rows)
+        second = dro.recourse(cp.Minimize(cp.sum(cp.multiply(ROUTE, sent))), rows, method=method)
     else:
         second = dro.recourse(COSTS, row * W, row * cp.hstack([stock, order]))
     problem = dro.DecisionProblem(
@@ -47,6 +47,11 @@ def depots(form: str, row: float, decision: float, outcome: float) -> float:
 def test_what_must_be_served_is_served_in_any_units(form: str, row: float, decision: float, outcome: float) -> None:
     """All 40 must be in stock, and the worst transport costs (6 + 4) + √9·√2: every town from its own depot."""
     assert depots(form, row, decision, outcome) == pytest.approx(80 + 10 + np.sqrt(18.0), rel=1e-6)
+
+
+@pytest.mark.parametrize("row", [1e-12, 1.0, 1e12])
+def test_room_for_a_rule_hides_no_infeasibility_in_any_units(row: float) -> None:
+    assert depots("written", row, 1.0, 1.0, "decision_rule") == pytest.approx(80 + 10 + np.sqrt(18.0), rel=1e-6)
 
 
 @pytest.mark.parametrize(("size", "price"), [(1e-9, 1.0), (1.0, 1e-9), (1e9, 1e-9), (1e-8, 1e8)])

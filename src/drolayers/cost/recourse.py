@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 from drolayers.amounts import Amount
 from drolayers.cost.expansion import PIECE_LIMIT
 from drolayers.cost.room import Room, room_for
-from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, balanced, dual_vertices
+from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, balanced, dual_vertices, largest
 from drolayers.errors import ModelError
 
 METHODS = ("auto", "vertices", "decision_rule")
@@ -57,7 +57,7 @@ class SecondStage:
         assert costs is not None
         # HiGHS's tolerances are absolute, and the value is homogeneous in costs and in the right-hand side.
         by_row, by_column = balanced(matrix)
-        size, price = _largest(by_row * rhs), _largest(by_column * costs)
+        size, price = largest(by_row * rhs), largest(by_column * costs)
         result = linprog(
             by_column * costs / price,
             A_eq=by_row[:, None] * matrix * by_column,
@@ -325,15 +325,10 @@ def _written(objective: cp.Expression, constraints: Any, method: str) -> Recours
     return RecourseProgram(rows, tuple(equations), method)
 
 
-def _largest(numbers: np.ndarray) -> float:
-    """The largest size of some numbers, one where all vanish."""
-    return float(np.abs(numbers).max(initial=0.0)) or 1.0
-
-
 def check_bounded(q: np.ndarray, W: np.ndarray) -> None:
     """The dual ``{p : W'p <= q}`` must not be empty, else the cost is minus infinity wherever it is feasible."""
     by_row, by_column = balanced(W)
-    A, b = (by_row[:, None] * W * by_column).T, by_column * q / _largest(by_column * q)
+    A, b = (by_row[:, None] * W * by_column).T, by_column * q / largest(by_column * q)
     dual = linprog(np.zeros(W.shape[0]), A_ub=A, b_ub=b, bounds=(None, None), method="highs")
     if dual.status == 2:
         raise ModelError(UNBOUNDED)

@@ -78,6 +78,11 @@ def dual_vertices(q: np.ndarray, W: np.ndarray, limit: int = VERTEX_LIMIT) -> Du
     )
 
 
+def largest(numbers: np.ndarray) -> float:
+    """The largest size of some numbers, one where all vanish."""
+    return float(np.abs(numbers).max(initial=0.0)) or 1.0
+
+
 def balanced(W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Factors of rows and columns, powers of two, after which the entries of a matrix are about one."""
     there = W != 0
