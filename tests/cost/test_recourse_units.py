@@ -67,6 +67,13 @@ def test_losses_by_linear_programs_follow_their_units(size: float, price: float)
     assert float(slope[1, 0]) == pytest.approx(-2.0 * price)
 
 
+def test_what_a_solver_leaves_of_zero_is_no_infeasibility() -> None:
+    rhs = cp.Variable(4)
+    value = torch.tensor([[-1e-9, 0.0, 0.0, 0.0], [6.0, 7.0, 5.0, 4.0]], dtype=torch.float64)
+    for method in ("vertices", "decision_rule"):
+        np.testing.assert_allclose(evaluate(recourse(COSTS, W, rhs, method), {rhs: value}), [0.0, 9.0], atol=1e-6)
+
+
 def test_vertices_are_those_of_the_program_that_was_written() -> None:
     rng = np.random.default_rng(0)
     plain = dual_vertices(COSTS, W)

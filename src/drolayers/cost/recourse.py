@@ -45,11 +45,22 @@ class SecondStage:
         return None if part is None or not part.forbidden.shape[0] else part.forbidden
 
     def solve(
-        self, rhs: np.ndarray, q: np.ndarray | None = None, W: np.ndarray | None = None
+        self,
+        rhs: np.ndarray,
+        q: np.ndarray | None = None,
+        W: np.ndarray | None = None,
+        *,
+        typical: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         """The value, infinite where nothing is feasible, and its gradients in rhs, q and W, which comes row by row.
 
         They are the multipliers p, the actions g, and -pg'.
+
+        Args:
+            rhs: the right-hand side.
+            q: costs, where they are known data.
+            W: coefficients, row by row, likewise.
+            typical: sizes of right-hand sides, of which rounding is a share; this one's own unless given.
         """
         matrix = self.W if W is None else W.reshape(len(rhs), -1)
         assert matrix is not None
@@ -58,13 +69,19 @@ class SecondStage:
         # HiGHS's tolerances are absolute, and the value is homogeneous in costs and in the right-hand side.
         by_row, by_column = balanced(matrix)
         size, price = largest(by_row * rhs), largest(by_column * costs)
-        result = linprog(
-            by_column * costs / price,
-            A_eq=by_row[:, None] * matrix * by_column,
-            b_eq=by_row * rhs / size,
-            bounds=(0, None),
-            method="highs",
-        )
+        # Infeasible by next to nothing beside other items is what another solver has left of zero.
+        usual = size if typical is None else largest(by_row * typical)
+        for unit in sorted({size, max(size, usual)}):
+            size = unit
+            result = linprog(
+                by_column * costs / price,
+                A_eq=by_row[:, None] * matrix * by_column,
+                b_eq=by_row * rhs / size,
+                bounds=(0, None),
+                method="highs",
+            )
+            if result.status != 2:
+                break
         if result.status == 2 or (result.status == 3 and self.q is None):
             # Known data may be such that the second stage earns without end.
             value = np.inf if result.status == 2 else -np.inf
