@@ -221,6 +221,26 @@ def test_wasserstein_radii(norm: float, dual: float, order: int, size: float) ->
         assert_six_digits(steep.worst_case_cost({z: level}, radius, nominal), mean + 3 * radius[:, 0])
 
 
+# --- Small numbers beside large ones ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("decision", "money"), [(1e6, 1e-6), (1e7, 1e-7), (1e9, 1e-9), (1e-8, 1e8), (1e12, 1.0)])
+def test_a_cost_in_millions_of_decisions_in_millionths(decision: float, money: float) -> None:
+    """Prices of 1e-14 are no rounding: 0.3x + sup E(1.2 - xy)⁺ with |y - 1| ≤ 0.1 in the mean is 0.48 at x = 1.2."""
+    y, x = dro.Uncertain(1, dro.support.Box(0.5, 1.5)), cp.Variable(1, nonneg=True)
+    short = cp.pos(1.2 - cp.sum(cp.multiply(y, x)) / decision)
+    problem = dro.DecisionProblem(
+        money * (0.3 * cp.sum(x) / decision + short), [x <= 100 * decision], dro.MomentSet(y, [m.Norm(1)])
+    )
+    theta = torch.tensor([[1.0, 0.1]], dtype=torch.float64, requires_grad=True)
+    solution = problem.solve(theta)
+    assert solution.statuses == [Status.OPTIMAL]
+    assert_six_digits(solution.objective / money, torch.tensor([0.48], dtype=torch.float64))
+    assert_six_digits(solution.variable(x) / decision, torch.tensor([[1.2]], dtype=torch.float64))
+    (slope,) = torch.autograd.grad(solution.objective.sum() / money, theta)
+    assert_six_digits(slope[0, 1:], torch.tensor([1.2], dtype=torch.float64))
+
+
 # --- Sizes of programs ----------------------------------------------------------------------------------------------
 
 

@@ -72,8 +72,11 @@ class DecisionProblem:
             raise ModelError(
                 f"ambiguity must be a set such as dro.MomentSet or dro.Wasserstein, not {type(ambiguity).__name__}."
             )
-        if not isinstance(constraints, Iterable) or not all(isinstance(c, cp.Constraint) for c in constraints):
-            raise ModelError(f"constraints must be a list of CVXPY constraints, not {constraints!r}.")
+        # Once, since a generator can be gone through but once.
+        listed = list(constraints) if isinstance(constraints, Iterable) else None
+        if listed is None or not all(isinstance(c, cp.Constraint) for c in listed):
+            raise ModelError(f"constraints must be a list of CVXPY constraints, not {listed or constraints!r}.")
+        constraints = listed
         self.maximises = isinstance(cost, cp.Maximize)
         if isinstance(cost, cp.Minimize | cp.Maximize):
             cost = -cost.expr if self.maximises else cost.expr

@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 
 import drolayers as dro
 from drolayers.baselines import SampleAverage, WeightedSampleAverage
@@ -96,6 +97,14 @@ def test_costs_that_need_their_support_keep_it() -> None:
         best = cp.Problem(cp.Minimize(written), problem.constraints).solve(solver=cp.CLARABEL)
         variable.value = decision[variable][0].numpy()
         assert float(written.value) == pytest.approx(best, abs=1e-6)
+
+
+def test_scores_are_mean_costs_so_that_searches_work() -> None:
+    shop, (Z, Y) = Shop(), sales()
+    policy = WeightedSampleAverage(shop.problem, dro.nominal.KNN(k=4)).fit(Z, Y)
+    cost = shop.problem.loss(policy.decide(torch.as_tensor(Z)), torch.as_tensor(Y)).mean()
+    assert policy.score(Z, Y) == pytest.approx(-float(cost))
+    assert np.isfinite(cross_val_score(SampleAverage(shop.problem), Z, Y, cv=2)).all()
 
 
 def test_manners() -> None:

@@ -93,6 +93,14 @@ EXPRESSIONS: dict[str, Build] = {
     "bmat": lambda x, X, p, s: cp.bmat([[X, X], [X, np.ones((2, 3))]]),
     "stack": lambda x, X, p, s: cp.stack([x, p], axis=1),
     # Of a product it is an inner product.
+    "geometric mean": lambda x, X, p, s: cp.geo_mean(p) + cp.geo_mean(cp.vstack([p, p + 1]), [1, 2, 0, 3, 0, 1]),
+    "eigenvalues": lambda x, X, p, s: cp.lambda_max(cp.outer(x, x) + cp.diag(p)) + cp.lambda_min(X @ X.T),
+    "largest eigenvalues": lambda x, X, p, s: cp.lambda_sum_largest(cp.outer(x, x) + cp.diag(p), 2),
+    "singular values": lambda x, X, p, s: cp.sigma_max(X) + cp.normNuc(X),
+    "determinant": lambda x, X, p, s: cp.log_det(X @ X.T + np.eye(2)) + cp.tr_inv(X @ X.T + np.eye(2)),
+    "kron": lambda x, X, p, s: cp.kron(A[:2], X) + cp.kron(X, A[:2]),
+    "convolve": lambda x, X, p, s: cp.convolve(POSITIVE, x),
+    "inner product of vectors": lambda x, X, p, s: cp.vdot(A, cp.diag(x)),
     "trace": lambda x, X, p, s: cp.trace(X @ X.T) + cp.trace(cp.vstack([X, x])),
     "diag of vector": lambda x, X, p, s: cp.diag(x) + cp.diag(x[:2], k=1),
     "diag of matrix": lambda x, X, p, s: cp.diag(X @ A[:, :2]),
@@ -249,8 +257,8 @@ def test_pickled_cost_still_works() -> None:
 
 def test_refused() -> None:
     x = cp.Variable((2, 2), symmetric=True)
-    with pytest.raises(ModelError, match=r"lambda_max.*torch loss of your own"):
-        TorchCost(cp.lambda_max(x))
+    with pytest.raises(ModelError, match=r"cummax.*torch loss of your own"):
+        TorchCost(cp.cummax(x))({x: torch.eye(2)})
     v = cp.Variable(3, name="stock")
     cost = TorchCost(cp.sum(v))
     with pytest.raises(ShapeError, match=r"stock.*not \(4, 2\)"):

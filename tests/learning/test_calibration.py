@@ -139,6 +139,34 @@ def test_what_cannot_be_calibrated() -> None:
         model.fit(Z, Y, calibration_share=1.0)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 6])
+def test_a_bound_from_few_rows_promises_no_more_than_it_knows(rows: int) -> None:
+    """Gaps of mean zero: a bound of level 0.95 is above it in about one of twenty draws, be they of a row or two."""
+    rng = np.random.default_rng(0)
+    wrong = sum(lower_bound(torch.tensor(rng.normal(size=rows)), 0.05, rng) > 0.0 for _ in range(400))
+    assert wrong <= 48
+
+
+def test_one_row_among_equal_ones_makes_no_absurd_bound() -> None:
+    """Gaps that are zero up to what a solver leaves, but for one of -0.3: the mean is above the worst row's share."""
+    rng = np.random.default_rng(0)
+    gaps = torch.tensor([-0.3, *(1e-11 * rng.normal(size=59))])
+    assert -0.1 < lower_bound(gaps, 0.05, rng) < -0.3 / 60
+
+
+def test_a_report_of_one_row(recwarn: pytest.WarningsRecorder) -> None:
+    here = learner(shop(lots=False).problem).fit(*sales())
+    Z, Y = sales(1, seed=1)
+    recwarn.clear()
+    told = here.report(Z, Y)
+    assert told.cost == pytest.approx(here.loss(Z, Y))
+    assert np.isnan(told.error)
+    assert told.disappointment.low == -np.inf
+    assert not recwarn.list
+    with pytest.raises(dro.ModelError, match="more rows"):
+        here.calibrate(Z, Y, disappointment=0.1)
+
+
 def test_ranks_and_intervals() -> None:
     assert [rank(9, 0.9), rank(39, 0.9), rank(19, 0.95), rank(8, 0.9)] == [9, 36, 19, 9]
     assert conformal(torch.arange(9.0).flip(0) + 1, 0.9) == 9.0

@@ -79,6 +79,14 @@ def test_numpy_pandas_torch_and_lists_give_one_answer(fitted) -> None:
         other.decide(table[["b", "a"]])
 
 
+def test_columns_that_hold_no_numbers_are_named() -> None:
+    Z, Y = sales(20)
+    table = pd.DataFrame(Z, columns=["a", "b"])
+    for wrong in (["up", "down"] * 10, pd.Categorical(["up", "down"] * 10), pd.array([1, None] * 10, dtype="Int64")):
+        with pytest.raises(dro.ShapeError, match=r"which its columns \['c'\] are not: encode"):
+            learner(shop().problem).fit(table.assign(c=wrong), Y)
+
+
 @pytest.mark.parametrize("name", ["Z", "Y"])
 def test_nan_is_refused_with_its_rows(name: str) -> None:
     data = dict(zip("ZY", sales(20), strict=True))
@@ -582,3 +590,11 @@ def test_violations_on_data() -> None:
     several -= 40.0 + learner.decide(Z)[x][:, 0].mean()
     expected = [missing.mean() - 1.0, missing[-6:].mean() - 1.5, (excess > 0.5).any(1).mean(), 0.0, several]
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_training_without_decisions_says_so() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    impossible = dro.DecisionProblem(cp.sum(x), [dro.chance(y <= x, 0.8), x <= 1], ambiguity)
+    with pytest.warns(UserWarning, match=r"(\d+) of \1 training rows have no decision, most of them INFEASIBLE.*relax"):
+        learner(impossible).fit(*sales(24))

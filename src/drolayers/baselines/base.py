@@ -31,6 +31,9 @@ class Policy(Protocol):
     def predict(self, Z: Any, known: Known | None = None) -> Any:
         """The same decisions as one table, the variables side by side."""
 
+    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
+        """The negative mean cost, so that greater is better."""
+
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
 

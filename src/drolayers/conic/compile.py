@@ -245,6 +245,12 @@ def check_leaves(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> N
             raise ModelError(
                 f"Variable {leaf.name()} is declared with bounds that are parameters: constrain it by them."
             )
+    for constraint in constraints:
+        if isinstance(constraint, cp.FiniteSet):
+            raise ModelError(
+                f"The constraint {constraint} is not supported: choose among values by booleans, "
+                "x == values @ pick with cp.sum(pick) == 1."
+            )
     for node in _nodes([cost, *constraints]):
         if isinstance(node, diag_mat) and node.parameters() and not node.variables():
             raise ModelError(

@@ -280,12 +280,20 @@ class _ImplicitSolve(torch.autograd.Function):
         b: Tensor,
     ) -> Tensor:
         own = Values(P, A, q, b, q.new_zeros(q.shape[0]))
-        units, values = Units.of(program, own)
-        if point is not None:
-            point = WarmStart(*units.hats(point.primal, point.dual, point.slack))
-        points, status, residual = engine.forward(
-            program, values, finite, point, known, any(ctx.needs_input_grad), (units, own)
-        )
+
+        def solved(whole: Tensor | None = None) -> tuple[Units, Values, Points, Tensor, Tensor]:
+            units, values = Units.of(program, own, whole)
+            near = None if point is None else WarmStart(*units.hats(point.primal, point.dual, point.slack))
+            told = engine.forward(program, values, finite, near, known, any(ctx.needs_input_grad), (units, own))
+            return units, values, *told
+
+        units, values, points, status, residual = solved()
+        doubtful = usable(status) & residuals.vanishing(program, values, points.x)
+        if bool(doubtful.any()):
+            # Nothing is left of these objectives, maybe for want of numbers that were taken for rounding.
+            doubtful = doubtful & Units.leave_out(program, own)
+            if bool(doubtful.any()):
+                units, values, points, status, residual = solved(doubtful)
         ok = usable(status)[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         x, z, s = units.own(points.x, points.z, points.s)

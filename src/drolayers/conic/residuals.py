@@ -7,7 +7,7 @@ from typing import Any
 
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values, once
@@ -72,6 +72,15 @@ def value_error(
     if hidden is not None:
         error, floor = error + hidden, ZERO * (size <= ZERO)
     return error / (size + (ROUNDING * mass + floor) / tolerance)
+
+
+def vanishing(program: ConeProgram, values: Values, x: Float[Tensor, "batch column"]) -> Bool[Tensor, "batch"]:
+    """Objectives that count as zero above."""
+    value = (values.q * x).sum(1)
+    if program.quadratic:
+        _, _, P_row, P_column, *_ = program.on(x.device)
+        value = value + 0.5 * (values.P * x[:, P_row] * x[:, P_column]).sum(1)
+    return value.abs() <= 2.0 * ZERO
 
 
 def optimality(

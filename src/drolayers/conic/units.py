@@ -26,7 +26,7 @@ from typing import Any, final
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
@@ -41,7 +41,9 @@ GRID = 4096.0
 """Parts of one to which logarithms are rounded."""
 
 ROUNDING = 1e-13
-"""Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros."""
+"""Numbers so much smaller than the others of their row and column are left out: rounding leaves them for zeros. Where
+nothing is left of the objective without them, they may be no rounding: ``Engine`` looks again, with ``whole``, down to
+the square of this (a bound of zero is one of 1e-100)."""
 
 BESIDE = 1e-7
 """The same for those of b and P beside the middle one: a decision that is zero comes as 1e-12."""
@@ -86,19 +88,31 @@ class Units:
     boost: Boost = NO_BOOST
 
     @classmethod
-    def of(cls, program: ConeProgram, values: Values) -> tuple[Units, Values]:
-        """The units of a batch, and its numbers in them. Where all items share P and A, they go on sharing them."""
-        device = values.q.device
-        balance = once(program, ("balance", device), lambda: _Balance(program, device))
-        batch, numbers = len(values.q), (values.P, values.A, values.q, values.b)
-        if balance.constant is None:
-            D, E, boost = balance.factors(*numbers)
+    def of(
+        cls, program: ConeProgram, values: Values, whole: Bool[Tensor, "batch"] | None = None
+    ) -> tuple[Units, Values]:
+        """The units of a batch, and its numbers in them. Where all items share P and A, they go on sharing them.
+
+        Args:
+            program: the structure.
+            values: the numbers.
+            whole: items of which the smallest numbers of A and q count too; none unless given.
+        """
+        balance = _balance(program, values.q.device)
+        batch, numbers = len(values), (values.P, values.A, values.q, values.b)
+        if balance.constant is None or whole is not None:
+            D, E, boost = balance.factors(*numbers, whole)
             kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers)
         else:
             D, E, boost = balance.constant
             given = (values.P[:1], values.A[:1], values.q, values.b)
             kappa, beta, P, A, q, b = replayed(program, "units", partial(balance.scaled, D, E, boost), *given)
         return cls(D, E, kappa, beta, boost), Values(P.expand(batch, -1), A.expand(batch, -1), q, b, values.constant)
+
+    @staticmethod
+    def leave_out(program: ConeProgram, values: Values) -> Bool[Tensor, "batch"]:
+        """Items with numbers in A or q that may be no rounding, and did not count for their units."""
+        return _balance(program, values.q.device).leave_out(values.P, values.A, values.q, values.b)
 
     @classmethod
     def plain(cls, values: Values) -> tuple[Units, Values]:
@@ -177,6 +191,9 @@ class _Balance:
             ],
             format="csr",
         )[:-1]
+        # Numbers of A and q, in the order of the equations.
+        counts = (len(row), program.rows, program.columns, height)
+        self.whole = torch.repeat_interleave(torch.tensor([True, False, True, False]), torch.tensor(counts)).to(device)
         spread = sp.hstack([by_row, nothing, sp.csr_array((program.rows, program.columns + 2))], format="csr")
         self.M, self.MT, self.squares, self.rows_of = (
             _sparse(m, device) for m in (matrix, matrix.T, matrix.T.power(2), spread)
@@ -188,14 +205,19 @@ class _Balance:
         fixed = not (program.A_map.varies or program.P_map.varies or len(self.paired))
         self.constant = self.factors(*(t[None].to(device) for t in numbers)) if fixed else None
 
-    def factors(self, P: Tensor, A: Tensor, q: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Boost]:
+    def factors(
+        self, P: Tensor, A: Tensor, q: Tensor, b: Tensor, whole: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Boost]:
         """D, E and the boosts of a batch."""
         if len(self.paired):
             one, other = b[:, self.pairs[0]], b[:, self.pairs[1]]
             rows = self.pairs.reshape(1, -1).expand(len(b), -1)
             b = b.scatter(1, rows, torch.cat([0.5 * (one + other), 0.5 * (one - other)], 1))
         numbers = torch.cat([A.T, b.T, q.T, P.T]).abs()
-        given = (numbers > self._negligible(A.T.abs(), b.T.abs(), q.T.abs(), P.T.abs())) & numbers.isfinite()
+        limit = self._negligible(A.T.abs(), b.T.abs(), q.T.abs(), P.T.abs())
+        if whole is not None:
+            limit = torch.where(whole & self.whole[:, None], ROUNDING * limit, limit)
+        given = (numbers > limit) & numbers.isfinite()
         logs = torch.where(given, numbers, torch.ones_like(numbers)).log()
         u = self._solved(given.to(logs), logs)
         # On a grid, so that an item has the same factors to the last bit whatever is solved beside it.
@@ -217,6 +239,12 @@ class _Balance:
             A[:, self.paired] *= torch.where(self.side > 0, size, 1.0 / size)
         P = P[: len(D)] * D[:, self.P_row] * D[:, self.P_column]
         return kappa, beta, P * (beta / kappa) if P.shape[1] else P, A, q / kappa, b / beta
+
+    def leave_out(self, P: Tensor, A: Tensor, q: Tensor, b: Tensor) -> Tensor:
+        """Items of whose numbers in A or q some are left out though they may be no rounding."""
+        numbers = torch.cat([A.T, b.T, q.T, P.T]).abs()
+        limit = self._negligible(A.T.abs(), b.T.abs(), q.T.abs(), P.T.abs())
+        return ((numbers > ROUNDING * limit) & (numbers <= limit) & self.whole[:, None]).any(0)
 
     def _negligible(self, A: Tensor, b: Tensor, q: Tensor, P: Tensor) -> Tensor:
         """Up to which size numbers are what rounding has left of zeros, beside all others of their row and column."""
@@ -254,6 +282,11 @@ class _Balance:
             before, power = power, (left * ahead).sum(0)
             direction = ahead + torch.where(before > 0, power / before, torch.zeros_like(power)) * direction
         return u
+
+
+def _balance(program: ConeProgram, device: torch.device) -> _Balance:
+    """The least-squares problem of a program, made once."""
+    return once(program, ("balance", device), lambda: _Balance(program, device))
 
 
 def _row_unknowns(program: ConeProgram) -> sp.csr_array:

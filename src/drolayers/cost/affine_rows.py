@@ -105,12 +105,12 @@ class AffineRows:
         return np.fromiter(first.values(), dtype=int, count=len(first))
 
     def nonzero(self) -> AffineRows:
-        """Without rows that are zero whatever ``x`` and ``y`` are, up to the rounding of the vertex enumeration."""
+        """Without rows that are zero whatever ``x`` and ``y`` are."""
         size = np.abs(self.slope_constant).max(axis=1, initial=0.0) + np.abs(self.offset_constant)
         size += abs(self.offset_linear).max(axis=1).toarray().ravel() if self.width and len(self) else 0.0
         if self.slope_linear.nnz:
             size += abs(self.slope_linear).max(axis=1).toarray().ravel().reshape(self.slope_constant.shape).max(axis=1)
-        return self.take(np.flatnonzero(size > 1e-9))
+        return self.take(np.flatnonzero(size > 0))
 
     def keep_columns(self, columns: np.ndarray, width: int | None = None) -> AffineRows:
         """The same rows over a shorter stack, with room behind; what the other columns held is dropped."""

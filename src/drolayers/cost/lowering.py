@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.promote import promote
 from cvxpy.expressions.leaf import Leaf
@@ -69,7 +70,8 @@ class Lowered:
     """The affine remainder of a cost, and what was cut out of it; inner maxima come before outer ones.
 
     ``forbidden`` must not be positive and ``equations`` must vanish for every ``y``; ``stages`` are the actions of
-    second stages that are left to decision rules.
+    second stages that are left to decision rules. ``rays`` tells what members of ``forbidden`` are combinations of, by
+    their numbers.
     """
 
     remainder: cp.Expression
@@ -79,6 +81,7 @@ class Lowered:
     forbidden: list[cp.Expression] = field(default_factory=list)
     equations: list[cp.Expression] = field(default_factory=list)
     stages: list[Adaptive] = field(default_factory=list)
+    rays: dict[int, tuple[sp.csr_array, cp.Expression]] = field(default_factory=dict)
 
 
 def lower(
@@ -169,7 +172,7 @@ class _Lowering:
         """A node that does not see ``y``: as it is where it is affine, a fresh variable where it is not."""
         with cp.utilities.scopes.dpp_scope():
             if node.is_affine():
-                return node
+                return _summed(node)
             whole = node.is_convex() or node.is_concave()
         # Known data may multiply a convex function of known data, fee * cp.norm1(x - holdings): then that is cut out.
         return self._affine(node) if isinstance(node, AffAtom) and not whole else self._epigraph(node)
@@ -236,6 +239,7 @@ class _Lowering:
         rhs = self.lower(node.args[0])
         vertices, forbidden = node.stage.vertices, node.stage.forbidden
         if forbidden is not None:
+            self.result.rays[len(self.result.forbidden)] = forbidden, rhs
             self.result.forbidden.append(cp.Constant(forbidden) @ rhs)
         if vertices is not None:
             rows = [cp.Constant(vertices.points) @ rhs]
@@ -252,6 +256,14 @@ class _Lowering:
 def _spread(arg: cp.Expression, shape: tuple[int, ...]) -> cp.Expression:
     """Broadcasting as CVXPY's elementwise atoms do it."""
     return promote(arg, shape) if arg.shape == () else cp.broadcast_to(arg, shape)
+
+
+def _summed(node: cp.Expression) -> cp.Expression:
+    """An affine expression with products in the place of cumulative sums."""
+    if isinstance(node, Leaf) or cp.cumsum not in node.atoms():
+        return node
+    args = [_summed(arg) for arg in node.args]
+    return _cumsum(node, args[0]) if isinstance(node, cp.cumsum) else node.copy(args)
 
 
 def _cumsum(node: cp.cumsum, arg: cp.Expression) -> cp.Expression:

@@ -21,6 +21,9 @@ from drolayers.uncertainty import Uncertain
 
 __all__ = ["AffineRows", "PiecewiseCost", "parse", "parse_entries"]
 
+ZERO = 1e-9
+"""Share of their terms up to which combinations by rays count as zero: so exactly is a dual enumerated."""
+
 
 @dataclass(frozen=True)
 class CurvedCost:
@@ -163,11 +166,14 @@ def parse_entries(
         [curve.rows for curve in lowered.curves],
     ]
     known = tuple({p.id: p for expression in beside for p in expression.parameters() if p is not y}.values())
-    entries = coefficients(
-        [expression for block in blocks for expression in block],
-        [*decisions, *epigraphs, *maxima, *markers, *adaptive, *lowered.stages],
-        y.flat,
-        known,
+    unknowns = [*decisions, *epigraphs, *maxima, *markers, *adaptive, *lowered.stages]
+    entries = coefficients([expression for block in blocks for expression in block], unknowns, y.flat, known)
+    said = np.concatenate(
+        [np.zeros(0, dtype=bool)]
+        + [
+            _said(*lowered.rays[k], unknowns, y, known) if k in lowered.rays else np.ones(expression.size, dtype=bool)
+            for k, expression in enumerate(lowered.forbidden)
+        ]
     )
     ends = np.cumsum([sum(expression.size for expression in block) for block in blocks])
     owner, describe = _owners(lowered, int(ends[-1]), size)
@@ -211,7 +217,7 @@ def parse_entries(
     pieces, term, selection = pieces.take(distinct), term[distinct], selection[distinct]
     curves = _curves(lowered, table, int(ends[3]), (chosen @ marker_weight).toarray()[0], selection @ marker_weight)
 
-    never, matched = (table.take(np.arange(*ends[k : k + 2])) for k in (1, 2))
+    never, matched = table.take(ends[1] + np.flatnonzero(said)), table.take(np.arange(*ends[2:4]))
     # Rows that were multiplied by known data once more have left products behind.
     rows = [pieces, remainders, never, matched, *(curve.rows for curve in curves)]
     needed = np.unique(np.concatenate([m.indices for r in rows for m in (r.slope_linear, r.offset_linear)]))
@@ -409,3 +415,19 @@ def _plain_maxima(pieces: AffineRows, term: np.ndarray, stack: cp.Expression) ->
         rows = (first[count == size][:, None] + np.arange(size)).ravel()
         sums.append(cp.sum(cp.max(cp.reshape(offset[rows], (len(rows) // int(size), int(size)), order="C"), axis=1)))
     return sums
+
+
+def _said(
+    rays: sp.csr_array,
+    rhs: cp.Expression,
+    leaves: Sequence[cp.Variable],
+    y: Uncertain,
+    known: Sequence[cp.Parameter],
+) -> np.ndarray:
+    """Which combinations of a right-hand side say something: the others are zero, up to rounding, whatever it is."""
+    found = coefficients([rhs], leaves, y.flat, known)
+    _, key = np.unique(np.stack([found.column, found.coordinate, found.factor]), axis=1, return_inverse=True)
+    place = (found.row, key.reshape(-1))
+    table = sp.csr_array((found.value, place), shape=(rays.shape[1], int(key.max(initial=-1)) + 1))
+    # Number by number, since decisions and outcomes may be counted in other units than the second stage.
+    return np.asarray((abs(rays @ table) > ZERO * (abs(rays) @ abs(table))).sum(axis=1)).ravel() > 0

@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 from drolayers.amounts import Amount
 from drolayers.cost.expansion import PIECE_LIMIT
 from drolayers.cost.room import Room, room_for
-from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, dual_vertices
+from drolayers.cost.vertices import VERTEX_LIMIT, DualVertices, balanced, dual_vertices, largest
 from drolayers.errors import ModelError
 
 METHODS = ("auto", "vertices", "decision_rule")
@@ -45,23 +45,51 @@ class SecondStage:
         return None if part is None or not part.forbidden.shape[0] else part.forbidden
 
     def solve(
-        self, rhs: np.ndarray, q: np.ndarray | None = None, W: np.ndarray | None = None
+        self,
+        rhs: np.ndarray,
+        q: np.ndarray | None = None,
+        W: np.ndarray | None = None,
+        *,
+        typical: np.ndarray | None = None,
     ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         """The value, infinite where nothing is feasible, and its gradients in rhs, q and W, which comes row by row.
 
         They are the multipliers p, the actions g, and -pg'.
+
+        Args:
+            rhs: the right-hand side.
+            q: costs, where they are known data.
+            W: coefficients, row by row, likewise.
+            typical: sizes of right-hand sides, of which rounding is a share; this one's own unless given.
         """
         matrix = self.W if W is None else W.reshape(len(rhs), -1)
         assert matrix is not None
-        result = linprog(self.q if q is None else q, A_eq=matrix, b_eq=rhs, bounds=(0, None), method="highs")
+        costs = self.q if q is None else q
+        assert costs is not None
+        # HiGHS's tolerances are absolute, and the value is homogeneous in costs and in the right-hand side.
+        by_row, by_column = balanced(matrix)
+        size, price = largest(by_row * rhs), largest(by_column * costs)
+        # Infeasible by next to nothing beside other items is what another solver has left of zero.
+        usual = size if typical is None else largest(by_row * typical)
+        for unit in sorted({size, max(size, usual)}):
+            size = unit
+            result = linprog(
+                by_column * costs / price,
+                A_eq=by_row[:, None] * matrix * by_column,
+                b_eq=by_row * rhs / size,
+                bounds=(0, None),
+                method="highs",
+            )
+            if result.status != 2:
+                break
         if result.status == 2 or (result.status == 3 and self.q is None):
             # Known data may be such that the second stage earns without end.
             value = np.inf if result.status == 2 else -np.inf
             return value, np.zeros(len(rhs)), np.zeros(matrix.shape[1]), np.zeros(matrix.size)
         if result.status != 0:
             raise ModelError(f"The second stage could not be solved ({result.message}): rescale q, W or the data.")
-        p, g = np.asarray(result.eqlin.marginals), np.asarray(result.x)
-        return float(result.fun), p, g, -np.outer(p, g).ravel()
+        p, g = price * by_row * np.asarray(result.eqlin.marginals), size * by_column * np.asarray(result.x)
+        return size * price * float(result.fun), p, g, -np.outer(p, g).ravel()
 
     def __str__(self) -> str:
         how = "a decision rule" if self.vertices is None else f"{self.vertices.points.shape[0]} vertices"
@@ -316,6 +344,8 @@ def _written(objective: cp.Expression, constraints: Any, method: str) -> Recours
 
 def check_bounded(q: np.ndarray, W: np.ndarray) -> None:
     """The dual ``{p : W'p <= q}`` must not be empty, else the cost is minus infinity wherever it is feasible."""
-    dual = linprog(np.zeros(W.shape[0]), A_ub=W.T, b_ub=q, bounds=(None, None), method="highs")
+    by_row, by_column = balanced(W)
+    A, b = (by_row[:, None] * W * by_column).T, by_column * q / largest(by_column * q)
+    dual = linprog(np.zeros(W.shape[0]), A_ub=A, b_ub=b, bounds=(None, None), method="highs")
     if dual.status == 2:
         raise ModelError(UNBOUNDED)

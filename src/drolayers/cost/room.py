@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import linprog
 
-from drolayers.cost.vertices import TOLERANCE, DualVertices, dual_vertices
+from drolayers.cost.vertices import TOLERANCE, DualVertices, balanced, dual_vertices, largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,14 @@ def room_for(q: np.ndarray, W: np.ndarray) -> Room:
     single = np.count_nonzero(W, axis=0) == 1
     same = columns.T @ np.where(single, W, 0.0)
     cheapest = np.where(same > 0, q / np.where(same > 0, same, 1.0), np.inf).min(axis=1, initial=np.inf)
-    wanted = np.isfinite(prices) & (prices < cheapest - TOLERANCE * np.abs(q).max(initial=0.0))
+    # A price is one of its row, in whatever unit that is counted.
+    near = TOLERANCE * np.where(np.isfinite(cheapest), np.abs(cheapest), 0.0)
+    wanted = np.isfinite(prices) & (prices < cheapest - near)
     columns, prices = columns[:, wanted], prices[wanted]
     if found is None:
         return Room(prices, columns, sp.csr_array((0, rows)))
-    hidden = np.flatnonzero((found.forbidden @ columns > TOLERANCE).any(axis=1))
+    # One too many does no harm: it holds in any case.
+    hidden = np.flatnonzero((found.forbidden @ columns > 0.0).any(axis=1))
     return Room(prices, columns, sp.csr_array(found.forbidden[hidden]))
 
 
@@ -55,5 +58,13 @@ def _prices(found: DualVertices) -> np.ndarray:
 
 def _largest(w: np.ndarray, q: np.ndarray, W: np.ndarray) -> float:
     """The largest w'p over the dual, where it may have too many vertices."""
-    found = linprog(-w, A_ub=W.T, b_ub=q, bounds=(None, None), method="highs")
-    return -float(found.fun) if found.status == 0 else np.inf
+    by_row, by_column = balanced(W)
+    size, price = largest(by_row * w), largest(by_column * q)
+    found = linprog(
+        -by_row * w / size,
+        A_ub=(by_row[:, None] * W * by_column).T,
+        b_ub=by_column * q / price,
+        bounds=(None, None),
+        method="highs",
+    )
+    return -float(found.fun) * size * price if found.status == 0 else np.inf

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.affine_atom import AffAtom
 from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression
 from cvxpy.atoms.affine.concatenate import Concatenate
 from cvxpy.atoms.affine.diag import diag_mat, diag_vec
@@ -27,6 +28,7 @@ from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.affine.vstack import Vstack
 from cvxpy.atoms.affine.wraps import Wrap
 from cvxpy.atoms.elementwise.power import Power
+from cvxpy.atoms.geo_mean import GeoMean
 from cvxpy.atoms.pnorm import Pnorm
 from cvxpy.atoms.quad_form import QuadForm
 from torch import Tensor
@@ -73,7 +75,11 @@ def operation(node: cp.Expression) -> Operation:
     for kind in type(node).__mro__:
         if kind in _TABLE:
             return _TABLE[kind](node)
-    raise ModelError(
+    raise _unknown(node)
+
+
+def _unknown(node: cp.Expression) -> ModelError:
+    return ModelError(
         f"The atom {type(node).__name__} cannot be evaluated in torch: "
         "give a torch loss of your own in place of problem.loss."
     )
@@ -237,6 +243,65 @@ def _cumsum(node: Any) -> Operation:
     return lambda args: args[0].cumsum(int(axis) - ndim)
 
 
+def _geo_mean(node: Any) -> Operation:
+    if node.axis is not None:
+        raise ModelError(f"{node} cannot be evaluated in torch along an axis: give a torch loss of your own.")
+    arg, shape = node.args[0], node.shape
+    powers = np.zeros(arg.size)
+    powers[np.asarray(node._keep)] = [float(w) for w in node.w]
+    exponent = Fixed(powers.reshape(arg.shape, order="F").ravel())
+
+    def apply(args: Sequence[Tensor]) -> Tensor:
+        entries = _flat(args[0], arg.ndim)
+        return _unflat(entries.pow(exponent.like(entries)).prod(-1, keepdim=True), shape)
+
+    return apply
+
+
+def _linear(node: Any) -> Operation:
+    """An affine atom that sees one argument beside constants: its own ``numeric`` tells the matrix, unit by unit."""
+    varies = [k for k, arg in enumerate(node.args) if arg.variables() or arg.parameters()]
+    if len(varies) != 1:
+        raise _unknown(node)
+    (place,) = varies
+    arg = node.args[place]
+
+    def at(value: np.ndarray) -> np.ndarray:
+        args = [value if k == place else other.value for k, other in enumerate(node.args)]
+        found = node.numeric(args)
+        return np.asarray(found.toarray() if sp.issparse(found) else found).real.reshape(node.shape).ravel()
+
+    offset = at(np.zeros(arg.shape))
+    matrix = Fixed(np.stack([at(unit.reshape(arg.shape)) - offset for unit in np.eye(arg.size)]))
+    constant = Fixed(offset)
+
+    def apply(args: Sequence[Tensor]) -> Tensor:
+        entries = _flat(args[place], arg.ndim)
+        return _unflat(entries @ matrix.like(entries) + constant.like(entries), node.shape)
+
+    return apply
+
+
+def _of_matrix(function: Callable[[Tensor], Tensor]) -> Callable[[cp.Expression], Operation]:
+    """An atom that makes a number of one matrix."""
+    return lambda node: lambda args: _unflat(function(args[0]).unsqueeze(-1), node.shape)
+
+
+def _lambda_sum_largest(node: Any) -> Operation:
+    share = Fixed(np.clip(float(node.k) - np.arange(node.args[0].shape[0]), 0.0, 1.0)[::-1])
+
+    def total(matrix: Tensor) -> Tensor:
+        ascending = torch.linalg.eigvalsh(matrix)
+        return (ascending * share.like(ascending)).sum(-1)
+
+    return _of_matrix(total)(node)
+
+
+def _log_det(matrix: Tensor) -> Tensor:
+    sign, size = torch.linalg.slogdet(matrix)
+    return size.masked_fill(sign <= 0, -torch.inf)
+
+
 def _diag_vec(node: Any) -> Operation:
     offset = int(node.k)
     return lambda args: torch.diag_embed(args[0], offset=offset)
@@ -275,7 +340,8 @@ class _SolveSecondStage(torch.autograd.Function):
         batch, like = torch.broadcast_shapes(*[arg.shape[:-1] for arg in args]), args[0]
         whole = [arg.detach().expand(*batch, arg.shape[-1]) for arg in args]
         items = [arg.reshape(-1, arg.shape[-1]).cpu().double().numpy() for arg in whole]
-        solved = [stage.solve(*item) for item in zip(*items, strict=True)]
+        typical = np.abs(items[0]).max(axis=0, initial=0.0)
+        solved = [stage.solve(*item, typical=typical) for item in zip(*items, strict=True)]
         value, *slopes = (torch.as_tensor(np.array([found[k] for found in solved])).to(like) for k in range(4))
         ctx.save_for_backward(*(slope.reshape(arg.shape) for slope, arg in zip(slopes, whole, strict=False)))
         ctx.shapes = [arg.shape for arg in args]
@@ -321,6 +387,15 @@ _TABLE: dict[type, Callable[[Any], Operation]] = {
     diag_vec: _diag_vec,
     Trace: lambda node: lambda args: args[0].diagonal(dim1=-2, dim2=-1).sum(-1),
     Recourse: _recourse,
+    GeoMean: _geo_mean,
+    cp.lambda_max: _of_matrix(lambda matrix: torch.linalg.eigvalsh(matrix).amax(-1)),
+    cp.lambda_sum_largest: _lambda_sum_largest,
+    cp.sigma_max: _of_matrix(lambda matrix: torch.linalg.matrix_norm(matrix, 2)),
+    cp.normNuc: _of_matrix(lambda matrix: torch.linalg.matrix_norm(matrix, "nuc")),
+    cp.log_det: _of_matrix(_log_det),
+    cp.tr_inv: _of_matrix(lambda matrix: torch.linalg.inv(matrix).diagonal(dim1=-2, dim2=-1).sum(-1)),
+    # All others that are affine, such as kron and convolve.
+    AffAtom: _linear,
     **dict.fromkeys(
         [
             index,

@@ -11,7 +11,7 @@ from cvxpy.expressions.leaf import Leaf
 from torch import Tensor
 
 from drolayers.cost.torch_atoms import Fixed, Operation, operation
-from drolayers.errors import ShapeError
+from drolayers.errors import ModelError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,18 @@ class TorchCost:
     on any device, in the dtype of the values.
 
     Args:
-        expression: any expression of atoms that are common in costs.
-
-    Raises:
-        ModelError: the expression holds an atom that is not known in torch.
+        expression: any expression of atoms that are common in costs. One with an atom that is not known in torch is
+            refused when it is called: a cone program may hold it all the same.
     """
 
     def __init__(self, expression: cp.Expression) -> None:
         self.expression = expression
         self._program: list[Leaf | Fixed | _Step] = []
-        self._compile(expression, {})
+        self._refused: ModelError | None = None
+        try:
+            self._compile(expression, {})
+        except ModelError as error:
+            self._refused = error
 
     def __call__(self, values: Mapping[Leaf, Tensor]) -> Tensor:
         """Evaluates the expression.
@@ -49,8 +51,11 @@ class TorchCost:
             values: tensors for at least all variables and parameters of the expression.
 
         Raises:
+            ModelError: the expression holds an atom that is not known in torch.
             ShapeError: a leaf has no value, or one whose last dimensions are not its shape.
         """
+        if self._refused is not None:
+            raise ModelError(str(self._refused)) from self._refused
         if not values:
             raise ShapeError(f"The cost {self.expression} needs values for its variables and parameters.")
         for leaf, value in values.items():

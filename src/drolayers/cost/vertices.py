@@ -17,6 +17,9 @@ VERTEX_LIMIT = 512
 CHUNK = 512
 """Pairs of rays that are looked at together."""
 
+BALANCING = 20
+"""Rounds of geometric means over rows and columns."""
+
 # Relative to columns of W of length one; what is closer than this is taken for a tie.
 TOLERANCE = 1e-9
 
@@ -45,6 +48,9 @@ def dual_vertices(q: np.ndarray, W: np.ndarray, limit: int = VERTEX_LIMIT) -> Du
     forbidden rows, and the vertices are those of the independent rows.
     """
     rows = W.shape[0]
+    # In units in which tolerances mean something: p is counted in those of the rows.
+    by_row, by_column = balanced(W)
+    q, W = q * by_column, by_row[:, None] * W * by_column
     points: list[sp.csr_array] = []
     forbidden: list[sp.csr_array] = []
     block: list[np.ndarray] = []
@@ -64,9 +70,28 @@ def dual_vertices(q: np.ndarray, W: np.ndarray, limit: int = VERTEX_LIMIT) -> Du
             null[:, dependent] = np.eye(len(dependent))
             null[:, independent] = -relation
             forbidden += [_scatter(null, members, rows), _scatter(-null, members, rows)]
+    back = sp.diags_array(by_row)
     return DualVertices(
-        sp.csr_array(sp.vstack(points)), np.concatenate(block).astype(int), sp.csr_array(sp.vstack(forbidden))
+        sp.csr_array(sp.vstack(points) @ back),
+        np.concatenate(block).astype(int),
+        sp.csr_array(sp.vstack(forbidden) @ back),
     )
+
+
+def largest(numbers: np.ndarray) -> float:
+    """The largest size of some numbers, one where all vanish."""
+    return float(np.abs(numbers).max(initial=0.0)) or 1.0
+
+
+def balanced(W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of rows and columns, powers of two, after which the entries of a matrix are about one."""
+    there = W != 0
+    logs = np.log2(np.abs(np.where(there, W, 1.0)))
+    row, column = np.zeros(W.shape[0]), np.zeros(W.shape[1])
+    for _ in range(BALANCING):
+        row = -np.where(there, logs + column, 0.0).sum(1) / np.maximum(there.sum(1), 1)
+        column = -np.where(there, logs + row[:, None], 0.0).sum(0) / np.maximum(there.sum(0), 1)
+    return 2.0 ** np.rint(row), 2.0 ** np.rint(column)
 
 
 def _systems(W: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -26,6 +26,11 @@ def matrix(data: Any, name: str) -> Tensor:
     try:
         values = data.detach().cpu() if isinstance(data, Tensor) else torch.as_tensor(np.array(data, dtype=float))
     except (TypeError, ValueError) as error:
+        if wrong := _no_numbers(data):
+            raise ShapeError(
+                f"{name} must be a table of numbers, which its columns {wrong[:8]} are not: encode categories, for "
+                "example by pandas.get_dummies, and fill what is missing."
+            ) from error
         raise ShapeError(f"{name} must be a table of numbers: {error}") from error
     values = values.double()
     if values.dim() == 1:
@@ -37,6 +42,17 @@ def matrix(data: Any, name: str) -> Tensor:
         rows = bad.nonzero()[:8, 0].tolist()
         raise ShapeError(f"{name} holds NaN or infinity in rows {rows}: drop or fill them first.")
     return values
+
+
+def _no_numbers(data: Any) -> list[Any]:
+    """The columns of a data frame that hold something else, or miss entries of a kind that is not NaN."""
+    wrong = []
+    for name, column in data.items() if hasattr(data, "columns") and hasattr(data, "items") else ():
+        try:
+            [float(entry) for entry in column]
+        except (TypeError, ValueError):
+            wrong.append(name)
+    return wrong
 
 
 def column_names(data: Any) -> list[str] | None:

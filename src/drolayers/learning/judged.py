@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,9 @@ from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
 from drolayers.problem import DecisionProblem
 
+UNDECIDED = 0.5
+"""Share of training rows without a decision from which on a learner says so."""
+
 
 class Judged(ABC):
     """A learner whose decisions can be judged on data.
@@ -50,6 +54,7 @@ class Judged(ABC):
     calibration_rows_: Examples | None
     scores_: Tensor
     seen_: Tensor
+    history_: dict[str, list[dict[str, float]]]
 
     @abstractmethod
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
@@ -66,6 +71,22 @@ class Judged(ABC):
     @abstractmethod
     def _same_columns(self, table: Any, name: str, known: list[str] | None) -> None:
         """Data frames have the columns of those of training, in the same order."""
+
+    def _tell_undecided(self, data: Examples) -> None:
+        """Warn where most rows had no decision in the last epoch: nothing can be learnt from them."""
+        epochs = self.history_.get("decision", [])
+        if not epochs or epochs[-1].get("masked_share", 0.0) < UNDECIDED:
+            return
+        some = data[torch.arange(min(len(data), 64))]
+        told = self.pipeline_.decide(some.Z, some.known).statuses
+        missing = [status for status in told if not status.ok]
+        if missing:
+            often = max(set(missing), key=missing.count)
+            warnings.warn(
+                f"{len(missing)} of {len(told)} training rows have no decision, most of them {often}, so that nothing "
+                f"is learnt from them. {often.advice}",
+                stacklevel=4,
+            )
 
     @property
     def _uncalibrated(self) -> bool:
@@ -188,7 +209,8 @@ class Judged(ABC):
             covered = self.coverage(Z, Y, known)
         except ModelError:
             covered = None
-        mean, spread = (float(v) if solved > 1 else float("nan") for v in (cost.mean(), cost.std()))
+        mean = float(cost.mean()) if solved else float("nan")
+        spread = float(cost.std()) if solved > 1 else float("nan")
         certified = disappointed(decision.value[decision.ok], cost, self.seed)
         error = spread / max(solved, 1) ** 0.5
         return Report(len(decision.status), solved, mean, error, certified, covered, found)

@@ -199,6 +199,7 @@ class DecisionFocusedLearner(Judged, Decider):
             self._train_on_decisions(self.training, training, held_out, comparison)
         self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
+        self._tell_undecided(training)
         if self._uncalibrated and self.calibration_rows_ is not None:
             assert self.training is not None
             self.calibrate(coverage=self.training.coverage)

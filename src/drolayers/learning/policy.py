@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.known import Known
+from drolayers.learning.data import examples
 from drolayers.problem import DecisionProblem
 
 EXPECTED_FAILED_CHECKS = {
@@ -45,6 +46,14 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         # What makes up rules says nothing by itself.
         shown = {v.id for v in self.problem.variables}
         return side_by_side({v: value for v, value in self.decide(Z, known).items() if v.id in shown})
+
+    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
+        """The negative mean cost over the rows that have a decision, so that greater is better."""
+        data, told = examples(self.problem, Z, Y, known), self.problem.known_data
+        values = told.values(data.known)
+        # The names of columns are the policy's to check.
+        chosen = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
+        return -float(self.problem.loss(chosen, data.Y, values).nanmean())
 
 
 def side_by_side(decision: Mapping[cp.Variable, Any]) -> Any:
