@@ -20,13 +20,12 @@ from drolayers.integer.oracle import Candidates, Oracle
 from drolayers.integer.scip import SCIP
 from drolayers.status import Status
 
-LARGE = {"cuda": 1000}
+LARGE = {"cuda": 300}
 """Linear programs of a batch from which the tree is asked first, by kind of device.
 
 The tree is where the programs are, the simplex method on the host. Seconds of both searches for 800 assets with a bound
-each on one H200, host and device (``benchmarks/h200.log``): a batch of 100 takes 0.066 to 0.125 and 0.076 to 0.099, one
-of 1,600 0.343 and 0.234 to 0.259, one of 6,400 1.268 and 0.790 to 0.823. Lines through these cross at
-some 300 programs, where they differ less than runs do, and are a quarter apart at 1,000.
+each on one H200, host and device, in one run (``benchmarks/gpu.py --search``): batches of 100 take 0.088 and 0.086, of
+400 0.204 and 0.093, of 1,600 0.389 and 0.228, of 6,400 1.226 and 0.764.
 """
 
 FEW = 4

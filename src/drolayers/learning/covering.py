@@ -21,7 +21,7 @@ OTHERS = 512
 SMALL = 0.05
 """Size of the sets at the start of a training, relative to the one that covers."""
 
-GROWTH = 4
+GROWTH = 2
 """One part in so many of a training passes before sets have the size that covers."""
 
 

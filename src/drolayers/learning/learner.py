@@ -62,6 +62,9 @@ SOME = 64
 STILL = 0.1
 """Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
 
+COVERING_STILL = 0.95
+"""The same for sets that grow to a coverage, at the size at which they begin."""
+
 
 class DecisionFocusedLearner(Judged, Decider):
     """Learns, from contexts Z and outcomes Y, a set-valued prediction whose robust decisions are good.
@@ -347,8 +350,10 @@ class DecisionFocusedLearner(Judged, Decider):
             return
         projections = comparison.settle("pre-trained")
         gradients = [self._gradient(stage, training)]
-        rates = [RATE, *RATES] if stage.rate == "auto" else [stage.rate]
-        if stage.gradient == "auto" and gradients[0] != "auto":
+        # Trials of sets that grow end before a shape is learnt: large rates and smoothed gradients win them, and fail.
+        open_rates = [RATE, *RATES] if stage.coverage is None else [RATE, RATES[-1]]
+        rates = open_rates if stage.rate == "auto" else [stage.rate]
+        if stage.gradient == "auto" and gradients[0] != "auto" and stage.coverage is None:
             gradients += [other for other in ("exact", "smoothed") if other != gradients[0]]
         choice = Choice(projections[0], stage.but(gradient=gradients[0], rate=rates[0]))
         questions: list[Callable[[Choice], list[Choice]]] = [
@@ -379,7 +384,8 @@ class DecisionFocusedLearner(Judged, Decider):
         z, y, rows, known = training.batch(list(range(min(len(training), 50))))
         covering = self._covering(stage, training)
         resize = None if covering is None else partial(covering, self.pipeline_, y, rows, 0, 0)
-        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known, resize) > STILL else "exact"
+        most = STILL if covering is None else COVERING_STILL
+        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known, resize) > most else "exact"
 
     def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
         """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
