@@ -123,3 +123,21 @@ def test_a_rate_that_diverges_loses() -> None:
     assert findings.chosen.loss == 2.0
     assert "diverged" in str(findings)
     assert pipeline.model.theta.tolist() == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_an_outcome_that_is_constant_does_not_keep_the_others_from_being_fitted() -> None:
+    rng = np.random.default_rng(3)
+    Z = rng.uniform(-1.0, 1.0, size=(120, 1))
+    Y = np.hstack([np.full((120, 1), 0.1), 0.1 + 0.02 * Z, 0.1 - 0.02 * Z])
+    y, x = dro.Uncertain(3), cp.Variable(3, nonneg=True)
+    problem = dro.DecisionProblem(cp.Maximize(y @ x), [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+    learner = dro.DecisionFocusedLearner(
+        problem,
+        nominal=dro.nominal.KNN(k=4),
+        projection=None,
+        pretraining=dro.Stage(epochs=40, rate=1e-2),
+        training=None,
+        trainer=dro.Trainer(progress=False),
+    ).fit(Z, Y)
+    missed = np.abs(np.asarray(learner.predict_set(Z)["mu"]) - Y)
+    assert missed.mean(0).max() < 0.002

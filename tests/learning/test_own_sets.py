@@ -130,3 +130,22 @@ def test_prices_of_robustness_by_any_parameter() -> None:
     assert values[1] > values[0] + 1e-6
     with pytest.raises(dro.ModelError, match=r"choose one of .*service\.radius"):
         dro.plot.price_of_robustness(problem, theta, "radius", [0.1])
+
+
+@pytest.mark.parametrize("kind", ["box", "moments", "ball"])
+def test_a_scale_is_taken_in_full(kind: str) -> None:
+    """Not in single precision: the outcome that gave the scale would be outside."""
+    y = dro.Uncertain(2)
+    made = {
+        "box": dro.Outcomes,
+        "moments": lambda y: dro.MomentSet.grouped(y, 1),
+        "ball": lambda y: dro.Wasserstein(y, 3),
+    }
+    sets = made[kind](y)
+    theta = torch.ones(1, sets.size, dtype=torch.float64)
+    torch.testing.assert_close(
+        sets.scaled(theta, 0.8953762782291581),
+        sets.scaled(theta, torch.tensor([0.8953762782291581], dtype=torch.float64)),
+        rtol=1e-15,
+        atol=0.0,
+    )

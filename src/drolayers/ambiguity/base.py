@@ -332,7 +332,10 @@ class AmbiguitySet(Theta, ABC):
 
     def grown(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor, powers: Mapping[str, float]) -> Tensor:
         """θ with some parameters multiplied by a power of a factor, one for all items or one an item."""
-        values, by = self.unpack(theta), torch.as_tensor(factor).to(theta).expand(len(theta))
+        values, by = (
+            self.unpack(theta),
+            torch.as_tensor(factor, dtype=theta.dtype, device=theta.device).expand(len(theta)),
+        )
         for name, power in powers.items():
             values[name] = values[name] * (by**power).reshape(-1, *[1] * (values[name].dim() - 1))
         return self.pack(values)

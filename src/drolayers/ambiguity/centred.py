@@ -86,7 +86,7 @@ class Centred(AmbiguitySet):
             raise ModelError(
                 f"{type(self).__name__} cannot be scaled, since its {self.extent} was given: let it be learnt."
             )
-        parts, size = self.unpack(theta), torch.as_tensor(factor).to(theta)
+        parts, size = self.unpack(theta), torch.as_tensor(factor, dtype=theta.dtype, device=theta.device)
         grown = parts[self.extent] * size.reshape(-1, *[1] * len(self.parameters[self.extent]))
         parts[self.extent] = grown
         return torch.cat([columns(part.expand(len(grown), *part.shape[1:])) for part in parts.values()], 1)

@@ -322,7 +322,7 @@ class Mixture(AmbiguitySet):
         """
         parts = [self.own(theta)]
         if self.kind is not None:
-            size = torch.as_tensor(factor).to(theta).reshape(-1, 1)
+            size = torch.as_tensor(factor, dtype=theta.dtype, device=theta.device).reshape(-1, 1)
             parts = [theta[:, : self._own - 1], (self._radius(theta) * size).expand(len(theta), 1)]
         for i, (name, part) in enumerate(zip(self.names, self.sets, strict=True)):
             scale = getattr(part, "scaled", None)

@@ -268,19 +268,20 @@ class DecisionFocusedLearner(Judged, Decider):
         pipeline, size = self.pipeline_, self.problem.size
         assert pipeline.nominal is not None
         pipeline.nominal.fit(training.Z, training.Y)
-        if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            some = torch.linspace(0, len(training) - 1, min(len(training), SOME)).long()
-            near = pipeline.nominal(training.Z[some]).atoms
-            pipeline.model.take_units(self.problem.sets, training.Z, training.Y, near)
-        with torch.no_grad(), evaluating(pipeline):
-            theta = pipeline.model(training.Z[:1])
-        if tuple(theta.shape) != (1, size):
-            raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
         # A single point cannot be left out.
         own = torch.arange(len(training)) if self.trainer.leave_one_out and len(training) > 1 else None
         known = torch.full((len(training),), -1) if own is None else own
         Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
         pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
+        if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
+            some = torch.linspace(0, len(training) - 1, min(len(training), SOME)).long()
+            near = pipeline.around(training.Z[some], some)
+            assert near is not None
+            pipeline.model.take_units(self.problem.sets, training.Z, training.Y, near.atoms)
+        with torch.no_grad(), evaluating(pipeline):
+            theta = pipeline.model(training.Z[:1])
+        if tuple(theta.shape) != (1, size):
+            raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
 
     def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
         """What trains in several ways and judges by validation data."""

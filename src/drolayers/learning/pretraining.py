@@ -38,8 +38,11 @@ from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
-from drolayers.ambiguity.parameters import Learn
+from drolayers.ambiguity.parameters import Learn, deviation
 from drolayers.ambiguity.sets import Sets
+
+CONSTANT = 1e-2
+"""The deviation, relative to its size, by which an outcome counts at least."""
 
 Phase = Literal["location", "bound"]
 FITTED = MomentSet | Centred
@@ -124,6 +127,9 @@ class PredictionLoss(SetLoss):
         # Where a bound is given, the size of its moment at typical parameters is what it is measured by.
         sizes = ambiguity.values(centres, Y.double()[None])[0].abs().mean(0)
         self.scale = torch.where(torch.tensor(self._learnt), torch.cat(ambiguity.sigmas(scales), 1)[0], sizes)
+        # An outcome that is constant has moments of no size: counted in that, it would be all that is fitted.
+        moved = Y.double() + CONSTANT * deviation(Y.double())
+        self.scale = torch.maximum(self.scale, ambiguity.values(centres, moved[None])[0].abs().mean(0))
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
     def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
