@@ -63,6 +63,8 @@ def written(benchmark: str, folder: Path, reference: str) -> str:
         parts.insert(2, means(rows, columns))
     text = "\n\n".join(part for part in parts if part)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
+    if rows and hasattr(module, "picture"):
+        module.picture(rows, folder)
     return text
 
 

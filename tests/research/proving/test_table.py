@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from drolayers.errors import ModelError
+from research.proving import frontier
 from research.proving.table import duels, prove, table
 
 SEEDS = range(4)
@@ -74,3 +75,24 @@ def test_unknown_names_are_one_sentence(tmp_path: Path) -> None:
         prove("portfolio", tmp_path, None, 1, True, (), 1, against="nobody")
     with pytest.raises(ModelError, match="The battery needs its data"):
         prove("battery", tmp_path, None, 1, True, (), 1)
+
+
+def test_the_frontier_is_drawn(tmp_path: Path) -> None:
+    rows = [
+        {
+            "problem": "newsvendor",
+            "points": 100,
+            "shift": shift,
+            "method": name,
+            "metric": metric,
+            "value": v,
+            "seed": s,
+        }
+        for s, v in enumerate((1.0, 2.0))
+        for shift in ("means moved", "none")
+        for name in ("mean", frontier.FITTED)
+        for metric in ("mean", "cvar95")
+    ]
+    frontier.picture(rows, tmp_path)
+    drawn = (tmp_path / "frontier.svg").read_text(encoding="utf-8")
+    assert drawn.index("test data: none") < drawn.index("test data: means moved")
