@@ -593,3 +593,11 @@ def test_both_moments_refine_one() -> None:
     both, second = soc3(), soc2()
     theta = both.theta[:, 5:]
     assert bool((layer_of(both)(both.theta).value <= layer_of(second)(theta).value + 1e-6).all())
+
+
+@pytest.mark.parametrize("oracle", ["nonsense", 3])
+def test_an_oracle_that_is_none_is_refused_without_integers_too(oracle: Any) -> None:
+    y, x = dro.Uncertain(1), cp.Variable(1, nonneg=True)
+    problem = dro.DecisionProblem(cp.sum(cp.abs(y - x)), [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    with pytest.raises(dro.ModelError, match="oracle"):
+        dro.DROLayer(problem, oracle=oracle)

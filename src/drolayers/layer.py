@@ -198,7 +198,9 @@ class DROLayer(nn.Module):
         self._temperature = check_temperature(RelativeTemperature() if temperature is None else temperature)
         self.engine: Engine = replace(make_engine(engine, gradient), about=problem.program)
         self.on_failure = check_on_failure(on_failure)
-        self.oracle: Oracle | None = make_oracle(oracle, self.engine) if mixed_integer else None
+        # Made in any case: a name that is none is one also where there are no integers.
+        made = make_oracle(oracle, self.engine)
+        self.oracle: Oracle | None = made if mixed_integer else None
         self.proposal: Proposal = proposal or Stratified()
         self.enumerate_up_to = whole("enumerate_up_to", enumerate_up_to, 0)
         self._rng = None if seed is None else np.random.default_rng(seed)
