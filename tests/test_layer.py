@@ -10,6 +10,7 @@ import sys
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
