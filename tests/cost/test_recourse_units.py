@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.cost.recourse import recourse
+from drolayers.cost.recourse import SecondStage, check_bounded, recourse
 from drolayers.cost.torch_loss import evaluate
 from drolayers.cost.vertices import balanced, dual_vertices
 from drolayers.status import Status
@@ -98,3 +98,23 @@ def test_balanced_matrices_have_entries_about_one() -> None:
     even = by_row[:, None] * odd * by_column
     assert np.abs(np.log2(even[W != 0])).max() <= 2.0
     assert all((factors == 1.0).all() for factors in balanced(W))
+
+
+@pytest.mark.parametrize("method", ["auto", "decision_rule"])
+@pytest.mark.parametrize(("most", "penalty"), [(1e3, 1e2), (1e8, 1e2), (1e3, 1e8), (1e9, 1e9)])
+def test_a_penalty_beside_a_price(method: str, most: float, penalty: float) -> None:
+    """Numbers of one second stage that are far apart: what is short by one costs 5, whatever else could be bought."""
+    y, x, g = dro.Uncertain(1), cp.Variable(1, nonneg=True), cp.Variable(3, nonneg=True)
+    rows = [g[0] - g[1] + g[2] == y[0] - x[0], g[0] <= most]
+    second = dro.recourse(cp.Minimize(5 * g[0] + 0.5 * g[1] + penalty * g[2]), rows, method=method)
+    problem = dro.DecisionProblem(0.1 * x[0] + second, [x <= 10], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    at = {x: torch.ones(3, 1, dtype=torch.float64)}
+    outcomes = torch.tensor([[2.0], [1.0], [0.0]], dtype=torch.float64)
+    torch.testing.assert_close(problem.loss(at, outcomes).tolist(), [5.1, 0.1, 0.6])
+
+
+def test_bounds_and_feasibility_beside_large_numbers() -> None:
+    with pytest.raises(dro.ModelError, match="unbounded"):
+        check_bounded(np.array([1e7, 1.0, -2.0]), np.array([[0.0, 1.0, -1.0], [1.0, 0.0, 0.0]]))
+    stage = SecondStage(np.ones(2), np.eye(2), None)
+    assert stage.solve(np.array([-1.0, 1.0]), typical=np.array([1e8, 1.0]))[0] == np.inf

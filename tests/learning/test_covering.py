@@ -141,3 +141,23 @@ def test_an_outcome_that_is_constant_does_not_keep_the_others_from_being_fitted(
     ).fit(Z, Y)
     missed = np.abs(np.asarray(learner.predict_set(Z)["mu"]) - Y)
     assert missed.mean(0).max() < 0.002
+
+
+def test_a_single_row_is_judged_at_a_size_that_covers() -> None:
+    data = drawn(200)
+    pipeline = Pipeline(Constant([0.0, 0.0, 1.0, 1.0]), None, None, dro.DROLayer(stock()))
+    z, y, _, _ = data.batch([0])
+    width = Covering(0.8, data, epochs=4, seed=0).crossed(pipeline, y, pipeline.model(z))[0, 2].item()
+    assert width == pytest.approx(1.618, abs=0.25)
+
+
+def test_sets_that_hold_no_single_outcomes_are_refused_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(cp.sum(x) + cp.sum(cp.maximum(3 * (y - x), x - y)), [], dro.MeanCovariance(y))
+    learner = dro.DecisionFocusedLearner(problem, training=dro.Stage(2, coverage=0.9))
+    monkeypatch.setattr(dro.DecisionFocusedLearner, "_pretrain", lambda *_: pytest.fail("It was trained."))
+    rng = np.random.default_rng(0)
+    with pytest.raises(dro.ModelError, match="disappointment"):
+        learner.fit(rng.normal(size=(40, 1)), rng.normal(size=(40, 2)))

@@ -69,16 +69,20 @@ class SecondStage:
         # HiGHS's tolerances are absolute, and the value is homogeneous in costs and in the right-hand side.
         by_row, by_column = balanced(matrix)
         size, price = largest(by_row * rhs), largest(by_column * costs)
-        # Infeasible by next to nothing beside other items is what another solver has left of zero.
-        usual = size if typical is None else largest(by_row * typical)
-        for unit in sorted({size, max(size, usual)}):
-            size = unit
+        tries = [(by_row, size, 1e-10)]
+        if typical is not None:
+            # Infeasible by next to nothing beside other items, row by row, is what another solver has left of zero.
+            usual = np.maximum(typical, np.abs(rhs))
+            size = largest(by_row * usual)
+            tries.append((np.where(usual > 0, size / np.where(usual > 0, usual, 1.0), by_row), size, 1e-9))
+        for by_row, size, least in tries:
             result = linprog(
                 by_column * costs / price,
                 A_eq=by_row[:, None] * matrix * by_column,
                 b_eq=by_row * rhs / size,
                 bounds=(0, None),
                 method="highs",
+                options=_tolerances(least),
             )
             if result.status != 2:
                 break
@@ -342,10 +346,17 @@ def _written(objective: cp.Expression, constraints: Any, method: str) -> Recours
     return RecourseProgram(rows, tuple(equations), method)
 
 
+def _tolerances(least: float) -> dict[str, float]:
+    """HiGHS's, of which 1e-10 is the smallest: numbers of a program may be far apart, and the largest is about one."""
+    return {"primal_feasibility_tolerance": least, "dual_feasibility_tolerance": least}
+
+
 def check_bounded(q: np.ndarray, W: np.ndarray) -> None:
     """The dual ``{p : W'p <= q}`` must not be empty, else the cost is minus infinity wherever it is feasible."""
     by_row, by_column = balanced(W)
     A, b = (by_row[:, None] * W * by_column).T, by_column * q / largest(by_column * q)
-    dual = linprog(np.zeros(W.shape[0]), A_ub=A, b_ub=b, bounds=(None, None), method="highs")
+    dual = linprog(
+        np.zeros(W.shape[0]), A_ub=A, b_ub=b, bounds=(None, None), method="highs", options=_tolerances(1e-10)
+    )
     if dual.status == 2:
         raise ModelError(UNBOUNDED)

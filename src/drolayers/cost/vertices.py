@@ -132,7 +132,9 @@ def _enumerate(q: np.ndarray, W: np.ndarray, limit: int) -> tuple[np.ndarray, np
         return np.zeros((1, 0)), np.zeros((0, 0))
     length = np.linalg.norm(W, axis=0)
     W, q = W[:, length > 0] / length[length > 0], q[length > 0] / length[length > 0]
-    size = float(np.abs(q).max()) or 1.0
+    # Costs may be far apart, as a penalty beside a price: neither the largest nor the smallest is the unit of all.
+    costs = np.abs(q[q != 0])
+    size, least = (float(np.exp(np.log(costs).mean())), float(costs.min())) if len(costs) else (1.0, 1.0)
     cone = _unit(np.vstack([np.eye(dim)[-1:], np.column_stack([-W.T, q / size])]))
     first = scipy.linalg.qr(cone.T, mode="r", pivoting=True)[1][:dim]
     rays, tight = _unit(np.linalg.inv(cone[first]).T), np.zeros((dim, len(cone)), dtype=bool)
@@ -156,7 +158,7 @@ def _enumerate(q: np.ndarray, W: np.ndarray, limit: int) -> tuple[np.ndarray, np
     excess = vertices @ W - q
     if np.any(excess > 1e3 * TOLERANCE * np.maximum(size, np.abs(vertices).max(axis=1, initial=0.0))[:, None]):
         raise ModelError("The vertices of the second stage's dual cannot be told apart: rescale q and W.")
-    return _distinct(vertices, size), _distinct(_unit(rays[far, :-1]), 1.0)
+    return _distinct(vertices, least), _distinct(_unit(rays[far, :-1]), 1.0)
 
 
 def _unit(rays: np.ndarray) -> np.ndarray:

@@ -206,6 +206,8 @@ class Comparison:
         """Leave the pipeline at the best model that was seen."""
         assert self._best is not None
         best, weights, projection = self._best
+        layer = self.pipeline.layer
+        layer.gradient, layer.temperature = self._layer
         self.pipeline.model.load_state_dict(weights)
         self.pipeline.projection = projection
         trials = [replace(t, chosen=t is best) for t in self.trials]

@@ -63,7 +63,10 @@ class Covering:
         return self._scaled(pipeline, theta, size * quantile(scores, self.level))
 
     def crossed(self, pipeline: Pipeline, y: Tensor, theta: Tensor) -> Tensor:
-        """θ of a batch at full size, each half by the scores of the other."""
+        """θ of a batch at full size, each half by the scores of the other; a single row by those of training rows."""
+        if len(y) < 2:
+            rows = list(range(min(len(self.training), OTHERS)))
+            return self._scaled(pipeline, theta, quantile(self._scores(pipeline, rows, theta.device), self.level))
         return self._scaled(pipeline, theta, crossed(pipeline.layer.problem.sets.scores(theta, y), self.level))
 
     def _scaled(self, pipeline: Pipeline, theta: Tensor, factor: Tensor) -> Tensor:

@@ -169,6 +169,11 @@ class DecisionFocusedLearner(Judged, Decider):
             # Rather now than after hours of training.
             check_enough(len(self.calibration_rows_), self.training.coverage)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
+        if self.training is not None and self.training.coverage is not None:
+            # Sets without a size, or that hold no single outcomes, say so before anything is trained.
+            sets = self.problem.sets
+            typical = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
+            sets.scores(sets.scaled(torch.cat(typical)[None].double(), 1.0), training.Y[:1])
         self.n_features_in_ = training.Z.shape[1]
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
         self.seen_ = fingerprint(training, held_out)

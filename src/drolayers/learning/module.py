@@ -161,7 +161,10 @@ class DecisionModule(_Training):
         z, y, rows, table = batch
         if not len(z):
             self._backward_from = time.perf_counter()
-            return self._average(self.pipeline.nothing(), torch.zeros(()))
+            nothing = self._average(self.pipeline.nothing(), torch.zeros(()))
+            # As often as those who have something: each waits for the others.
+            anchored = self.anchor and self.loss is not None
+            return nothing + self._average(self.pipeline.nothing(), torch.zeros(())) if anchored else nothing
         raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y, rows)))
         start = time.perf_counter()
         total = self._loss(decision, y, table).sum()
