@@ -41,7 +41,7 @@ class Trial:
     Attributes:
         what: was tried.
         loss: mean over the validation data that have a decision.
-        solved: share of the validation data that have one.
+        solved: share of the validation data that have one, or of some training data where that is smaller.
         epochs: that it took.
         chosen: whether it, or the training with its settings, is what decides now.
     """

@@ -300,7 +300,14 @@ class DecisionFocusedLearner(Judged, Decider):
         projections = [self.pipeline_.projection]
         if self.projection == "auto":
             projections.append(None)
-        return Comparison(self.pipeline_, run, lambda: judge.measured(held_out), projections, self._resizable(stage))
+        some = training[: len(held_out) + SOME]
+
+        def measure() -> tuple[float, float]:
+            # What is not projected, or smaller, may be empty where no validation row is.
+            loss, solved = judge.measured(held_out)
+            return loss, min(solved, judge.measured(some)[1])
+
+        return Comparison(self.pipeline_, run, measure, projections, self._resizable(stage))
 
     def _resizable(self, stage: Stage) -> bool:
         """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
