@@ -37,19 +37,19 @@ def test_the_loss_is_the_sum_of_those_of_the_events() -> None:
     nominal = dro.Nominal(atoms, torch.full((2, 4), 0.25).double())
     wet = PredictionLoss(mixture.sets[0], Y[Y[:, 0] < 4.0])
     # The second item has no wet day: only the first says something of them.
-    own = wet(mixture.theta_of(theta, 0)[:1], (atoms[:1, :2], torch.full((1, 2), 0.5).double()), "bound") / 2
+    own = wet(mixture.theta_of(theta, 0)[:1], (atoms[:1, :2], torch.full((1, 2), 0.5).double()), "both") / 2
     inner = loss._losses[1]
     dry = [
-        inner(mixture.theta_of(theta, 1)[i : i + 1], (part[None], torch.full((1, len(part)), 1.0 / len(part))), "bound")
+        inner(mixture.theta_of(theta, 1)[i : i + 1], (part[None], torch.full((1, len(part)), 1.0 / len(part))), "both")
         for i, part in enumerate((atoms[0, 2:], atoms[1]))
     ]
     share = torch.tensor([[0.5, 0.5], [0.0, 1.0]]).double()
     often = (mixture.probabilities(theta) - share).square().sum(1).mean()
-    torch.testing.assert_close(loss(theta, nominal, "bound"), often + own + sum(dry) / 2)
+    torch.testing.assert_close(loss(theta, nominal, "both"), often + own + sum(dry) / 2)
     # Locations that are fitted to outcomes do not see the neighbours.
     theta.requires_grad_()
     outcomes = torch.tensor([[2.5], [6.5]]).double()
-    values = loss(theta, nominal, "bound", outcomes), loss.at_outcomes(theta, outcomes)
+    values = loss(theta, nominal, "both", outcomes), loss.at_outcomes(theta, outcomes)
     whole, first = (mixture.unpack(torch.autograd.grad(value, theta)[0]) for value in values)
     for name in ("weights", "wet.0.mu", "dry.centre"):
         torch.testing.assert_close(whole[name], first[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -94,6 +95,31 @@ def test_outcomes_have_no_bias_of_neighbours() -> None:
     assert errors["outcomes"] < 0.5 * errors["nominal"]
 
 
+def test_outcomes_are_fitted_as_well_as_a_regression_fits_them() -> None:
+    """A constant outcome, of no spread, and noise that a longer training follows: neither spoils the locations."""
+    rng = np.random.default_rng(4)
+    Z = rng.standard_normal((260, 5))
+    mean = np.hstack([np.full((260, 1), 0.1), (Z @ rng.standard_normal((5, 7))) ** 2 / 10.0])
+    y, x = dro.Uncertain(8), cp.Variable(8, nonneg=True)
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+    rows, held, unit = slice(0, 80), slice(80, 260), mean.std(0) + (mean.std(0) < 1e-12)
+    for noise in (0.0, 0.5):
+        Y = mean + noise * unit * rng.standard_normal(mean.shape) * (mean.std(0) > 1e-12)
+        pretraining = dro.Stage(rate=3e-3, decay=3.0, locations="outcomes")
+        settings: dict[str, Any] = {"pretraining": pretraining, "training": None, "projection": None}
+        mine = dro.DecisionFocusedLearner(problem, trainer=dro.Trainer(progress=False), **settings)
+        mine.fit(Z[rows], Y[rows], validation=(Z[held], Y[held]))
+        other = dro.baselines.MeanPrediction(problem).fit(Z[rows], Y[rows], validation=(Z[held], Y[held]))
+        found, expected = (
+            float((((one - mean[held]) / unit) ** 2).mean())
+            for one in (mine.predict_set(Z[held])["mu"], other.predict_mean(Z[held]))
+        )
+        assert found < 1.15 * expected
+        # Bounds are fitted all the same, to what is around the locations.
+        sigma = mine.predict_set(Z[held])["sigma"]
+        assert 0.3 < np.median(sigma[:, 1:] / ((mine.predict_set(Z[held])["mu"] - Y[held]) ** 2).mean(0)[1:]) < 3.0
+
+
 def test_bounds_are_still_fitted_to_the_neighbours() -> None:
     """A single outcome has no spread, so σ is pulled to that of Q_z, however locations are fitted."""
     ambiguity = shop(False).problem.ambiguity
@@ -105,7 +131,7 @@ def test_bounds_are_still_fitted_to_the_neighbours() -> None:
         mu = (Y[15:18] + 0.0).requires_grad_()
         sigma = torch.full((3,), 0.1, dtype=torch.float64, requires_grad=True)
         theta = ambiguity.pack({"0.mu": mu, "0.sigma": sigma})
-        gradients.append(torch.autograd.grad(loss(theta, nominal, "bound", outcomes), (mu, sigma)))
+        gradients.append(torch.autograd.grad(loss(theta, nominal, "both", outcomes), (mu, sigma)))
     (to_neighbours, first), (to_outcomes, second) = gradients
     torch.testing.assert_close(first, second)
     assert bool((first < 0).all())

@@ -61,7 +61,7 @@ def test_losses_of_moment_sets_are_added_up() -> None:
     theta = torch.rand(4, problem.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     nominal = Y[:12].reshape(4, 3, 2), torch.full((4, 3), 1 / 3, dtype=torch.float64)
     parts, members = problem.sets.parts(theta), problem.sets.members
-    for phase in ("location", "bound"):
+    for phase in ("location", "bound", "both"):
         one = [PredictionLoss(members[k], Y)(parts[k], nominal, phase) for k in (0, 2)]
         torch.testing.assert_close(PredictionLosses(problem.sets, Y)(theta, nominal, phase), one[0] + one[1])
 

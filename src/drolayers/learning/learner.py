@@ -34,7 +34,7 @@ from drolayers.learning.module import DecisionModule, PredictionModule
 from drolayers.learning.objectives import Objective, checked_objective
 from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.policy import Decider
-from drolayers.learning.pretraining import FITTED, PredictionLosses
+from drolayers.learning.pretraining import FITTED, Phase, PredictionLosses
 from drolayers.learning.settings import (
     RATE,
     Network,
@@ -338,7 +338,14 @@ class DecisionFocusedLearner(Judged, Decider):
 
         def run(stage: Stage, name: str) -> None:
             loss.locations = stage.locations
-            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), stage.epochs // 2)
+            rate, half = rate_schedule(stage), stage.epochs // 2
+            phase: Phase = "both"
+            if loss.averages and stage.locations == "outcomes":
+                # Single outcomes are noisy: locations stay as they were before they began to follow the noise.
+                located = PredictionModule(self.pipeline_, loss, rate, 0, "location")
+                self._train("prediction/trial-locations", located, stage, training, held_out)
+                stage, half, phase = stage.but(epochs=max(half, 1)), 0, "bound"
+            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), half, phase)
             self._train(name, module, stage, training, held_out)
 
         rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -17,7 +17,7 @@ from drolayers.learning.covering import Covering
 from drolayers.learning.data import Batch, Examples
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, evaluating, timed
-from drolayers.learning.pretraining import PredictionLosses
+from drolayers.learning.pretraining import Phase, PredictionLosses
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 from drolayers.learning.violations import Violations
 
@@ -74,16 +74,25 @@ class PredictionModule(_Training):
         loss: the two-term loss.
         rate: learning rate by epoch.
         location_epochs: epochs on the first term alone.
+        phase: on which terms to go on after them, and to judge epochs by: "location" for the first, "bound" for the
+            second, "both".
     """
 
     monitor = "val_prediction_loss"
 
-    def __init__(self, pipeline: Pipeline, loss: PredictionLosses, rate: RateSchedule, location_epochs: int) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        loss: PredictionLosses,
+        rate: RateSchedule,
+        location_epochs: int,
+        phase: Phase = "both",
+    ) -> None:
         super().__init__(pipeline, rate)
-        self.loss, self.location_epochs = loss, location_epochs
+        self.loss, self.location_epochs, self.phase = loss, location_epochs, phase
 
-    def _loss(self, batch: Batch, phase: Literal["location", "bound"]) -> Tensor:
-        """The mean two-term loss of a batch."""
+    def _loss(self, batch: Batch, phase: Phase) -> Tensor:
+        """The mean loss of a batch."""
         z, y, rows, _ = batch
         if not len(z):
             return self.pipeline.nothing()
@@ -94,15 +103,14 @@ class PredictionModule(_Training):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
         early = self.loss.locates and self.current_epoch < self.location_epochs
-        phase: Literal["location", "bound"] = "location" if early else "bound"
         items = len(batch[0])
-        loss = self._loss(batch, phase)
+        loss = self._loss(batch, "location" if early else self.phase)
         self._note(max(items, 1), prediction_loss=loss.detach())
         return self._average(loss * items, torch.tensor(float(items)))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Both terms."""
-        self.log("val_prediction_loss", self._loss(batch, "bound"), batch_size=len(batch[0]))
+        """What epochs are judged by."""
+        self.log("val_prediction_loss", self._loss(batch, self.phase), batch_size=len(batch[0]))
 
 
 class DecisionModule(_Training):

@@ -4,8 +4,8 @@ The paper's loss has two terms for every moment,
 
     | E_Q[g_i(y, α_i)] |  +  | E_Q[g_i(y, α_i)] - σ_i |,
 
-the first for the location parameters α, the second for the bound σ (there α is held fixed). In phase "location" only
-the first is used, then both. What is given is not fitted: where σ is, α still is, and the other way round.
+the first for the location parameters α, the second for the bound σ (there α is held fixed). First only the first is
+used, then both. What is given is not fitted: where σ is, α still is, and the other way round.
 
 The first term says nothing about a matrix A in φ(Ay - μ): it would drive it to zero. There the Gaussian likelihood of
 the ellipsoid takes its place, E_Q[½‖Ay - μ‖²] - ½ log det AAᵀ, whose minimiser whitens y. Parameters that nothing
@@ -15,8 +15,9 @@ For sets around a centre (``Outcomes``, ``MeanCovariance``) all of it is a likel
 normal distribution that fits best, and the set is the multiple of it that it is made for.
 
 E_Q is an average over neighbours, which flattens what is curved. Locations can be fitted to the outcomes themselves
-instead, which are unbiased; for likelihoods they are so unless asked otherwise. Bounds cannot: a single outcome has no
-spread. (A likelihood of single outcomes knows of one, but follows outliers: boxes around the battery's prices came
+instead, which are unbiased; for likelihoods they are so unless asked otherwise. They are noisy too, and locations that
+follow them too long get worse: those are kept at their own best epoch, and bounds are fitted afterwards. Bounds cannot be
+fitted to single outcomes, which have no spread. (A likelihood of single outcomes knows of one, but follows outliers: boxes around the battery's prices came
 out worse, at every coverage, than with the spread of neighbours.)
 """
 
@@ -41,10 +42,7 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import Learn, deviation
 from drolayers.ambiguity.sets import Sets
 
-CONSTANT = 1e-2
-"""The deviation, relative to its size, by which an outcome counts at least."""
-
-Phase = Literal["location", "bound"]
+Phase = Literal["location", "bound", "both"]
 FITTED = MomentSet | Centred
 """Sets that data determine."""
 
@@ -78,6 +76,9 @@ class SetLoss(ABC):
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
         """The mean loss of a batch; locations are fitted to outcomes where they are given."""
+        if phase == "bound":
+            # Where bounds are given there is nothing to fit, and still something to differentiate.
+            return self.bounds(theta, nominal) + 0.0 * theta.sum()
         first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
         return first if phase == "location" else first + self.bounds(theta, nominal)
 
@@ -127,8 +128,9 @@ class PredictionLoss(SetLoss):
         # Where a bound is given, the size of its moment at typical parameters is what it is measured by.
         sizes = ambiguity.values(centres, Y.double()[None])[0].abs().mean(0)
         self.scale = torch.where(torch.tensor(self._learnt), torch.cat(ambiguity.sigmas(scales), 1)[0], sizes)
-        # An outcome that is constant has moments of no size: counted in that, it would be all that is fitted.
-        moved = Y.double() + CONSTANT * deviation(Y.double())
+        # An outcome that is constant has moments of no size: counted in that, it would be all that is fitted. It counts
+        # by its own size, which is the unit in which models predict it.
+        moved = Y.double() + torch.where(Y.std(0, unbiased=False) > 0, 0.0, deviation(Y.double()))
         self.scale = torch.maximum(self.scale, ambiguity.values(centres, moved[None])[0].abs().mean(0))
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
