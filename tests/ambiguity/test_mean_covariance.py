@@ -221,7 +221,7 @@ def test_the_fit_is_mean_and_covariance() -> None:
     parts["factor"] = torch.linalg.cholesky(torch.cov(data.T, correction=0))[None]
     theta = ambiguity.pack(parts).requires_grad_()
     nominal = data[None], torch.full((1, 400), 1 / 400, dtype=torch.float64)
-    GaussianLoss(ambiguity)(theta, nominal, "both").backward()
+    GaussianLoss(ambiguity, data)(theta, nominal, "both").backward()
     assert float(theta.grad.abs().max()) < 1e-9
 
 

@@ -340,7 +340,7 @@ def test_the_fit_is_normal(kind: str) -> None:
     )
     theta = ambiguity.pack(inside).requires_grad_()
     nominal = (data[None], torch.full((1, 400), 1 / 400, dtype=torch.float64))
-    GaussianLoss(ambiguity)(theta, nominal, "both").backward()
+    GaussianLoss(ambiguity, data)(theta, nominal, "both").backward()
     assert float(theta.grad.abs().max()) < 1e-9
     share = (ambiguity.scores(theta, data) <= 1).double().mean()
     assert float(share) > (0.6 if kind == "budget" else 0.85)

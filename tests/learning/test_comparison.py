@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import drolayers as dro
+from drolayers.learning.comparison import Choice, Comparison, Trial
+from drolayers.learning.pipeline import Pipeline
 from tests.learning.small import learner as quick
 from tests.learning.small import sales, shop, weights
 
@@ -108,6 +113,42 @@ def test_a_choice_is_saved_and_resumed(tmp_path: Path) -> None:
     first.save(tmp_path / "model.safetensors")
     loaded = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
     assert loaded.loss(*HELD) == pytest.approx(first.loss(*HELD), rel=1e-9)
+
+
+def test_another_model_takes_the_place_of_the_usual_one_only_where_it_is_clearly_better() -> None:
+    usual, lucky = torch.full((6,), 1.0), torch.tensor([0.2, 1.5, 1.2, 0.9, 0.9, 1.2])
+    better = usual - torch.tensor([0.1, 0.0, 0.1, 0.05, 0.1, 0.1])
+    told = [
+        Trial(what, float(losses.mean()), 1.0, 0, losses=losses)
+        for what, losses in (("usual", usual), ("lucky", lucky), ("better", better))
+    ]
+    assert told[1].beats(told[0])
+    assert not told[1].beats(told[0], errors=1.0)
+    assert told[2].beats(told[0], errors=1.0)
+    # Those that decide for more are better, whatever it costs; one row alone shows nothing.
+    assert replace(told[1], solved=0.9).beats(replace(told[0], solved=0.8), errors=1.0)
+    assert not Trial("", 0.0, 1.0, 0, losses=usual[:1] - 1).beats(Trial("", 1.0, 1.0, 0, losses=usual[:1]), errors=1.0)
+
+
+@pytest.mark.parametrize(("errors", "kept"), [(1.0, 0.0), (0.0, 1.0)])
+def test_the_usual_model_is_kept_where_others_are_merely_lucky(errors: float, kept: float) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    pipeline = Pipeline(Model(), None, None, dro.DROLayer(shop(lots=False).problem))
+    losses = iter([torch.full((4,), 1.0), torch.tensor([0.1, 1.9, 0.9, 1.0])])
+
+    def run(stage: dro.Stage, name: str) -> None:
+        nn.init.ones_(pipeline.model.theta)
+
+    comparison = Comparison(pipeline, run, lambda: (next(losses), 1.0), [None], errors=errors)
+    comparison.settle("pre-trained")
+    comparison.tried(Choice(None, dro.Stage(2, rate=0.1)), "decision")
+    findings = comparison.keep()
+    assert float(pipeline.model.theta.detach()) == kept
+    assert ("did not help" in findings.reason) == (kept == 0.0)
 
 
 def test_a_budget_is_a_number() -> None:

@@ -113,7 +113,7 @@ def test_a_rate_that_diverges_loses() -> None:
             raise dro.ShapeError("theta holds NaN or infinite values.")
 
     losses = iter([3.0, 2.0])
-    comparison = Comparison(pipeline, run, lambda: (next(losses), 1.0), [None])
+    comparison = Comparison(pipeline, run, lambda: (torch.tensor([next(losses)]), 1.0), [None])
     comparison.settle("pre-trained")
     wild = comparison.tried(Choice(None, dro.Stage(2, rate=1.0)), "decision")
     assert wild.loss == float("inf")

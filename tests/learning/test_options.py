@@ -120,6 +120,32 @@ def test_outcomes_are_fitted_as_well_as_a_regression_fits_them() -> None:
         assert 0.3 < np.median(sigma[:, 1:] / ((mine.predict_set(Z[held])["mu"] - Y[held]) ** 2).mean(0)[1:]) < 3.0
 
 
+@pytest.mark.parametrize("shape", ["ellipsoid", "box"])
+def test_shapes_are_those_of_what_is_left_around_the_centres(shape: Any) -> None:
+    """Contexts move outcomes farther than noise does: neighbours lie apart for that, what is left does not."""
+    rng = np.random.default_rng(5)
+    Z = rng.standard_normal((500, 6))
+    root = np.array([[0.5, 0.0], [0.45, 0.15]])
+    Y = Z @ rng.standard_normal((6, 2)) + rng.standard_normal((500, 2)) @ root.T
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], dro.Outcomes(y, shape))
+    learner = dro.DecisionFocusedLearner(
+        problem, training=None, projection=None, trainer=dro.Trainer(progress=False, budget=0.0)
+    ).fit(Z[:400], Y[:400])
+    found = learner.predict_set(Z[400:])
+    left, multiple = Y[400:] - found["centre"], problem.ambiguity._multiple
+    covariance = left.T @ left / len(left)
+    assert np.trace(covariance) < 2.0 * np.trace(root @ root.T)
+    if shape == "box":
+        mine = np.median(found["radius"] / multiple, axis=0) ** 2
+        assert np.all(np.abs(np.log(mine / np.diag(covariance))) < 1.0)
+        return
+    factor = found["factor"] / multiple
+    mine = np.median(factor @ factor.transpose(0, 2, 1), axis=0)
+    # The whole shape, correlation included: both ways round, one covariance in units of the other is near one.
+    assert np.all(np.abs(np.log(np.linalg.eigvals(np.linalg.solve(covariance, mine)).real)) < 1.0)
+
+
 def test_bounds_are_still_fitted_to_the_neighbours() -> None:
     """A single outcome has no spread, so σ is pulled to that of Q_z, however locations are fitted."""
     ambiguity = shop(False).problem.ambiguity

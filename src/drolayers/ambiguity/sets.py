@@ -105,6 +105,10 @@ class Sets(Theta):
         """Every set's part of θ."""
         return list(theta.split([other.size for other in self.members], 1))
 
+    def name(self, k: int, parameter: str) -> str:
+        """What a parameter of the k-th set is called among those of all."""
+        return f"{self._prefixes[k]}{parameter}"
+
     def priced(self, ball: AmbiguitySet) -> Wasserstein:
         """The set whose multiplier is the price of a distance."""
         return next(twin for one, twin in self._priced if one is ball)

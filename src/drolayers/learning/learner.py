@@ -56,6 +56,9 @@ from drolayers.writing import writing
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
 
+LONGER = 3
+"""So many times longer are locations fitted to single outcomes than all else: squared errors are cheap, and slow."""
+
 SOME = 64
 """Contexts around which the size of sets is looked at before training."""
 
@@ -302,12 +305,14 @@ class DecisionFocusedLearner(Judged, Decider):
             projections.append(None)
         some = training[: len(held_out) + SOME]
 
-        def measure() -> tuple[float, float]:
+        def measure() -> tuple[Tensor, float]:
             # What is not projected, or smaller, may be empty where no validation row is.
-            loss, solved = judge.measured(held_out)
-            return loss, min(solved, judge.measured(some)[1])
+            losses, others = judge.measured(held_out), judge.measured(some)
+            return losses, min(float(one.isfinite().double().mean()) for one in (losses, others))
 
-        return Comparison(self.pipeline_, run, measure, projections, self._resizable(stage))
+        # A training whose rate is given is asked for.
+        errors = 1.0 if stage.rate == "auto" else 0.0
+        return Comparison(self.pipeline_, run, measure, projections, self._resizable(stage), errors)
 
     def _resizable(self, stage: Stage) -> bool:
         """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
@@ -338,28 +343,35 @@ class DecisionFocusedLearner(Judged, Decider):
 
         def run(stage: Stage, name: str) -> None:
             loss.locations = stage.locations
-            rate, half = rate_schedule(stage), stage.epochs // 2
             phase: Phase = "both"
-            if loss.averages and stage.locations == "outcomes":
-                # Single outcomes are noisy: locations stay as they were before they began to follow the noise.
-                located = PredictionModule(self.pipeline_, loss, rate, 0, "location")
-                self._train("prediction/trial-locations", located, stage, training, held_out)
+            half = stage.epochs // 2
+            if loss.single:
+                first = f"{name}-locations" if "/" in name else f"{name}/trial-locations"
+                longer = stage.but(epochs=LONGER * stage.epochs)
+                located = PredictionModule(self.pipeline_, loss, rate_schedule(longer), 0, "location")
+                self._train(first, located, longer, training, held_out)
+                model = self.pipeline_.model
+                if isinstance(model, SetModel):
+                    # Shapes begin at what is left around the centres.
+                    model.take_typical(sets, loss.shapes(model(training.Z), training.Y))
                 stage, half, phase = stage.but(epochs=max(half, 1)), 0, "bound"
             module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), half, phase)
             self._train(name, module, stage, training, held_out)
 
         rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]
+        # Single outcomes are noisier than means of neighbours, so that steps must become small.
+        careful = {"decay": max(stage.decay, 3.0)} if stage.rate == "auto" else {}
+        tried = [stage.but(rate=rate, **(careful if loss.single else {})) for rate in rates]
         if comparison is None or len(rates) == 1:
-            run(stage.but(rate=rates[0]), "prediction")
+            run(tried[-1 if loss.single else 0], "prediction")
             return
-        tried = [stage.but(rate=rate) for rate in rates]
         if loss.averages and stage.locations == "auto":
-            # Single outcomes are noisier than means of neighbours, so that steps must become small.
-            tried.append(tried[-1].but(locations="outcomes", decay=max(stage.decay, 3.0)))
+            tried.append(stage.but(rate=rates[-1], locations="outcomes", **careful))
         for k, one in enumerate(tried):
             name = f"prediction/trial-{k}" if k else "prediction"
             fitted = " to outcomes" if one.locations == "outcomes" else ""
-            comparison.begun(f"pre-trained{fitted}, rate {one.rate:.2g}", partial(run, one, name))
+            usual = one.locations == "outcomes" or tried[-1].locations != "outcomes"
+            comparison.begun(f"pre-trained{fitted}, rate {one.rate:.2g}", partial(run, one, name), usual)
 
     def _train_on_decisions(
         self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.parameters import deviation
+from drolayers.ambiguity.parameters import Typical, deviation
 from drolayers.ambiguity.sets import Sets
 from drolayers.checks import whole
 from drolayers.errors import ModelError
@@ -97,10 +97,18 @@ class SetModel(nn.Module):
                 local = torch.stack([one[name].scale for one in around]).median(0).values
                 size = torch.minimum(torch.maximum(local, LEAST * value.scale), value.scale)
                 typical[name] = replace(value, centre=size, scale=size)
-        found = list(typical.values())
-        self.centre.copy_(torch.cat([t.centre.reshape(-1) for t in found]))
-        self.scale.copy_(torch.cat([t.scale.reshape(-1) for t in found]))
-        self.positive.copy_(torch.cat([torch.full((t.centre.numel(),), t.positive) for t in found]))
+        self.take_typical(ambiguity, typical)
+
+    def take_typical(self, ambiguity: AmbiguitySet | Sets, typical: Mapping[str, Typical]) -> None:
+        """Take the units of some parameters from what is typical of them."""
+        widths = [int(torch.Size(shape).numel()) for shape in ambiguity.parameters.values()]
+        buffers = zip(*(part.split(widths) for part in (self.centre, self.scale, self.positive)), strict=True)
+        for name, (centre, scale, positive) in zip(ambiguity.parameters, buffers, strict=True):
+            if name in typical:
+                value = typical[name]
+                centre.copy_(value.centre.reshape(-1))
+                scale.copy_(value.scale.reshape(-1))
+                positive.fill_(value.positive)
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""

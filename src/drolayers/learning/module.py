@@ -209,17 +209,15 @@ class DecisionModule(_Training):
         return found
 
     @torch.no_grad()
-    def measured(self, data: Examples, chunk: int = 256) -> tuple[float, float]:
-        """The mean objective over the items of some data that have a decision, and the share of these."""
+    def measured(self, data: Examples, chunk: int = 256) -> Tensor:
+        """The objective, item by item; NaN where there is no decision."""
         found = []
         with evaluating(self.pipeline):
             for rows in torch.arange(len(data)).split(chunk):
                 z, y, numbers, table = data.batch(rows.tolist())
                 found.append(self.pipeline(z, numbers, table, self._resize(y)))
         decision = Decision.cat(found)
-        solved = int(decision.ok.sum())
-        total = float(self._loss(decision, data.Y, data.known).sum())
-        return total / solved if solved else float("inf"), solved / max(len(data), 1)
+        return torch.where(decision.ok, self._loss(decision, data.Y, data.known), torch.nan)
 
     def _held(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """What data say of the constraints is noted, and where they are held, charged."""

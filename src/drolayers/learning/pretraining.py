@@ -11,14 +11,14 @@ The first term says nothing about a matrix A in φ(Ay - μ): it would drive it t
 the ellipsoid takes its place, E_Q[½‖Ay - μ‖²] - ½ log det AAᵀ, whose minimiser whitens y. Parameters that nothing
 determines (a direction) are left where they are.
 
-For sets around a centre (``Outcomes``, ``MeanCovariance``) all of it is a likelihood: centre and shape are those of the
-normal distribution that fits best, and the set is the multiple of it that it is made for.
+For sets around a centre (``Outcomes``, ``MeanCovariance``) the first term is the squared distance to the centre, and
+the second the likelihood of the shape around it: that of the normal distribution of which the set is the multiple that
+it is made for.
 
 E_Q is an average over neighbours, which flattens what is curved. Locations can be fitted to the outcomes themselves
-instead, which are unbiased; for likelihoods they are so unless asked otherwise. They are noisy too, and locations that
-follow them too long get worse: those are kept at their own best epoch, and bounds are fitted afterwards. Bounds cannot be
-fitted to single outcomes, which have no spread. (A likelihood of single outcomes knows of one, but follows outliers: boxes around the battery's prices came
-out worse, at every coverage, than with the spread of neighbours.)
+instead, which are unbiased; for sets around a centre they, and the shapes, are so unless asked otherwise. Single
+outcomes are noisy too, and locations that follow them too long get worse: those are kept at their own best epoch, and
+the second term is fitted afterwards. Bounds of moments cannot be fitted to single outcomes, which have no spread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.moment import Elementary, Moment
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
-from drolayers.ambiguity.parameters import Learn, deviation
+from drolayers.ambiguity.parameters import Learn, Typical, deviation
 from drolayers.ambiguity.sets import Sets
 
 Phase = Literal["location", "bound", "both"]
@@ -75,12 +75,15 @@ class SetLoss(ABC):
         phase: Phase,
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean loss of a batch; locations are fitted to outcomes where they are given."""
-        if phase == "bound":
-            # Where bounds are given there is nothing to fit, and still something to differentiate.
-            return self.bounds(theta, nominal) + 0.0 * theta.sum()
-        first = self.locations(theta, nominal) if outcomes is None else self.at_outcomes(theta, outcomes)
-        return first if phase == "location" else first + self.bounds(theta, nominal)
+        """The mean loss of a batch; locations, and likelihoods, are fitted to outcomes where they are given."""
+        single = nominal if outcomes is None else (outcomes[:, None], torch.ones_like(outcomes[:, :1]))
+        # Where a term has nothing to fit there is still something to differentiate.
+        loss = 0.0 * theta.sum()
+        if phase != "bound":
+            loss = loss + self.locations(theta, single)
+        if phase != "location":
+            loss = loss + self.bounds(theta, single if self.likely else nominal)
+        return loss
 
     def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
         """The term of the locations at single outcomes."""
@@ -174,41 +177,44 @@ class PredictionLoss(SetLoss):
 
 @final
 class GaussianLoss(SetLoss):
-    """The negative logarithm of the normal density that a set around a centre stands for, up to a constant.
+    """For sets around a centre: squared distances for the centre, and for the shape around it the normal density.
+
+    The density would weigh distances by the shape that is found so far: centres came out far behind those of squared
+    errors (the battery's: decisions of a third less value), and with them the shapes.
 
     Args:
         ambiguity: the set.
+        Y: training outcomes, for units.
     """
 
     likely = True
 
-    def __init__(self, ambiguity: Centred) -> None:
-        self.ambiguity = ambiguity
+    def __init__(self, ambiguity: Centred, Y: Float[Tensor, "n dim"]) -> None:
+        self.ambiguity, self.unit = ambiguity, deviation(Y.double())
         self.locates = ambiguity.location in ambiguity.parameters
-        self.fits = self.locates or ambiguity.extent in ambiguity.parameters
+        self.shapes = ambiguity.extent in ambiguity.parameters
+        self.fits = self.locates or self.shapes
         self.scale = torch.ones(ambiguity.y.dim, dtype=torch.float64)
         """Of every coordinate; deviations in units of the set have none of their own."""
 
-    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
-        """The part of the shape."""
-        return self._likelihood(self._free(theta, location=False), nominal)
-
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
-        """The part of the centre; the shape says in which units deviations are counted."""
-        return self._likelihood(self._free(theta, location=True), nominal)
-
-    def _likelihood(self, theta: Tensor, nominal: Pair) -> Float[Tensor, ""]:
-        """E_Q ½‖u‖² + log det."""
+        """Squared distances to the centre, every coordinate in units of its deviation."""
         atoms, weights = nominal
-        u, size = self.ambiguity.whitened(theta, atoms.to(theta))
+        away = self.away(theta, atoms) / self.unit.to(atoms.device)
+        return (weights.to(away) * away.square().sum(2)).sum(1).mean().to(theta.dtype)
+
+    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+        """E_Q ½‖u‖² + log det, u being deviations from the centre, held fixed, in units of the shape."""
+        atoms, weights = nominal
+        parts = self.ambiguity.unpack(theta)
+        parts = {n: v if n == self.ambiguity.extent else v.detach() for n, v in parts.items()}
+        u, size = self.ambiguity.whitened(self.ambiguity.pack(parts), atoms.to(theta))
         return (0.5 * (weights.to(u) * u.square().sum(2)).sum(1) + size).mean().to(theta.dtype)
 
-    def _free(self, theta: Tensor, location: bool) -> Tensor:
-        """θ with the centre held fixed, or all else."""
-        parts = self.ambiguity.unpack(theta)
-        return self.ambiguity.pack(
-            {n: v if (n == self.ambiguity.location) == location else v.detach() for n, v in parts.items()}
-        )
+    def away(self, theta: Tensor, atoms: Float[Tensor, "batch point dim"]) -> Float[Tensor, "batch point dim"]:
+        """Deviations from the centre."""
+        centre = self.ambiguity.values(theta)[self.ambiguity.location]
+        return atoms.to(centre) - centre[:, None]
 
 
 @final
@@ -271,7 +277,7 @@ def prediction_loss(ambiguity: AmbiguitySet, Y: Float[Tensor, "n dim"]) -> SetLo
         return PredictionLoss(ambiguity, Y)
     if isinstance(ambiguity, Mixture):
         return MixtureLoss(ambiguity, Y)
-    return GaussianLoss(ambiguity) if isinstance(ambiguity, Centred) else None
+    return GaussianLoss(ambiguity, Y) if isinstance(ambiguity, Centred) else None
 
 
 class PredictionLosses:
@@ -298,6 +304,26 @@ class PredictionLosses:
     def __bool__(self) -> bool:
         return bool(self._losses)
 
+    @property
+    def single(self) -> bool:
+        """Whether some location is fitted to single outcomes."""
+        return any(loss.locates and self._at_outcomes(loss) for loss in self._losses.values())
+
+    def _at_outcomes(self, loss: SetLoss) -> bool:
+        """Whether a loss is taken at single outcomes."""
+        return self.locations == "outcomes" or (self.locations == "auto" and loss.likely)
+
+    @torch.no_grad()
+    def shapes(self, theta: Float[Tensor, "batch theta"], Y: Float[Tensor, "batch dim"]) -> dict[str, Typical]:
+        """Typical shapes of what is left around the centres, by the names of all sets' parameters."""
+        found: dict[str, Typical] = {}
+        parts = self.sets.parts(theta)
+        for k, loss in self._losses.items():
+            if isinstance(loss, GaussianLoss) and loss.locates and loss.shapes and self._at_outcomes(loss):
+                left = loss.away(parts[k], Y[:, None])[:, 0]
+                found[self.sets.name(k, loss.ambiguity.extent)] = loss.ambiguity.typical(left)[loss.ambiguity.extent]
+        return found
+
     def __call__(
         self,
         theta: Float[Tensor, "batch theta"],
@@ -309,9 +335,8 @@ class PredictionLosses:
         parts = self.sets.parts(theta)
         found = []
         for k, loss in self._losses.items():
-            at_outcomes = self.locations == "outcomes" or (self.locations == "auto" and loss.likely)
             if loss.fits:
-                found.append(loss(parts[k], nominal, phase, outcomes if at_outcomes else None))
+                found.append(loss(parts[k], nominal, phase, outcomes if self._at_outcomes(loss) else None))
         return torch.stack(found).sum()
 
     def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
