@@ -32,8 +32,8 @@ SHORT = 8
 RATES = (3.0 * RATE, 9.0 * RATE, RATE / 3.0)
 """Rates of the second training that are tried beside the usual one: the second where the first won, else the last."""
 
-FIRST_RATES = (1e-2, RATE)
-"""Rates of the first training that are tried."""
+FIRST_RATE = 1e-2
+"""Rate of the first training where nothing is compared."""
 
 SIZES = (0.1, 0.01)
 """Sizes, relative to what the first training found, at which sets are judged too."""

@@ -24,7 +24,7 @@ from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import check_enough, fingerprint
-from drolayers.learning.comparison import FIRST_RATES, RATES, Choice, Comparison, Findings
+from drolayers.learning.comparison import FIRST_RATE, RATES, Choice, Comparison, Findings
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
@@ -36,6 +36,7 @@ from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED, Phase, PredictionLosses
 from drolayers.learning.settings import (
+    MOST,
     RATE,
     Network,
     Settings,
@@ -347,7 +348,8 @@ class DecisionFocusedLearner(Judged, Decider):
             half = stage.epochs // 2
             if loss.single:
                 first = f"{name}-locations" if "/" in name else f"{name}/trial-locations"
-                longer = stage.but(epochs=LONGER * stage.epochs)
+                # Few points make small batches, for decisions; means over more of them are better ones.
+                longer = stage.but(epochs=LONGER * stage.epochs, batch_size=stage.batch_size or MOST)
                 located = PredictionModule(self.pipeline_, loss, rate_schedule(longer), 0, "location")
                 self._train(first, located, longer, training, held_out)
                 model = self.pipeline_.model
@@ -358,15 +360,17 @@ class DecisionFocusedLearner(Judged, Decider):
             module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), half, phase)
             self._train(name, module, stage, training, held_out)
 
-        rates = FIRST_RATES if stage.rate == "auto" else [stage.rate]
+        compares, auto = comparison is not None, stage.rate == "auto"
+        rate = stage.rate if not auto else RATE if loss.single or compares else FIRST_RATE
         # Single outcomes are noisier than means of neighbours, so that steps must become small.
-        careful = {"decay": max(stage.decay, 3.0)} if stage.rate == "auto" else {}
-        tried = [stage.but(rate=rate, **(careful if loss.single else {})) for rate in rates]
-        if comparison is None or len(rates) == 1:
-            run(tried[-1 if loss.single else 0], "prediction")
+        careful = {"decay": max(stage.decay, 3.0)} if auto else {}
+        first = stage.but(rate=rate, **(careful if loss.single else {}))
+        if comparison is None or not auto:
+            run(first, "prediction")
             return
+        tried = [first]
         if loss.averages and stage.locations == "auto":
-            tried.append(stage.but(rate=rates[-1], locations="outcomes", **careful))
+            tried.append(stage.but(rate=rate, locations="outcomes", **careful))
         for k, one in enumerate(tried):
             name = f"prediction/trial-{k}" if k else "prediction"
             fitted = " to outcomes" if one.locations == "outcomes" else ""

@@ -23,6 +23,9 @@ RateSchedule = Callable[[int], float]
 RATE = 3e-3
 """The usual learning rate of a training."""
 
+MOST = 50
+"""Items a step, where there are enough points."""
+
 
 @dataclass(frozen=True)
 class Annealed:
@@ -91,8 +94,8 @@ class Stage(Settings):
     Args:
         epochs: at most so many; of the first training, thrice as many for locations that are fitted to outcomes.
         rate: Adam's learning rate, or a callable from the epoch to one; "auto" is 1e-2 in the first training (a falling
-            3e-3 where it is to outcomes) and 3e-3 in the second, or what does best on validation data among these and a
-            few others (:class:`Trainer`).
+            3e-3 where it is to outcomes, or is compared) and 3e-3 in the second, or what does best on validation data
+            among this and a few others (:class:`Trainer`).
         decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
         batch_size: items a step; None for a tenth of the training points, but 8 at least and 50 at most.
         clip: largest norm of a gradient of the loss in typical units; None for none.
@@ -158,7 +161,7 @@ class Stage(Settings):
 
     def items(self, points: int) -> int:
         """Items a step of a training on so many points: few points still make enough steps."""
-        return min(max(points // 10, 8), 50) if self.batch_size is None else self.batch_size
+        return min(max(points // 10, 8), MOST) if self.batch_size is None else self.batch_size
 
 
 @final
