@@ -133,7 +133,8 @@ class PredictionLoss(SetLoss):
         self.scale = torch.where(torch.tensor(self._learnt), torch.cat(ambiguity.sigmas(scales), 1)[0], sizes)
         # An outcome that is constant has moments of no size: counted in that, it would be all that is fitted. It counts
         # by its own size, which is the unit in which models predict it.
-        moved = Y.double() + torch.where(Y.std(0, unbiased=False) > 0, 0.0, deviation(Y.double()))
+        unit = deviation(Y.double())
+        moved = Y.double() + torch.where(unit == Y.double().std(0, unbiased=False), 0.0, unit)
         self.scale = torch.maximum(self.scale, ambiguity.values(centres, moved[None])[0].abs().mean(0))
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
