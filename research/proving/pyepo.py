@@ -15,8 +15,8 @@ itself. Their other settings are PyEPO's own defaults (λ of DBB 10, ten neighbo
 "mean prediction" are as they come. The learner is ``DecisionFocusedLearner(problem).fit(Z, Y)`` on the same split and
 nothing else ("learner"), and the same with a linear model: its own trials (``Trainer(budget=0.75)``) choose among
 rates, projections, gradients and epochs on the same validation data, from its own pre-training, about 450 steps in all
-of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees test data, and no
-draw of the table was looked at before (``FIRST``).
+of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees test data; RESULTS.md
+says which draws were in sight while defaults were made (``FIRST``).
 
 A task is a draw: peers, which share data, start and optimal decisions, are one (``--only peers``), and learners, which
 may change without them, one each (``--only learner``, ``--only "learner, linear"``). All settings of a seed
@@ -57,7 +57,7 @@ GRID, ITEMS, ROWS, ASSETS = 5, 32, 2, 50
 RATES, STEPS, BATCH, SAMPLES = (1e-3, 1e-2, 1e-1), 200, 32, 2
 NEIGHBOURS, RISK = 10, 2.25
 FIRST = 100
-"""The first draw: those below 100 were looked at, tests included, while the learner's defaults were made."""
+"""The first draw: those below 100 were looked at, tests included, to choose the learner's defaults."""
 PARTS = ("problem", "points")
 """By which means over the grid are told."""
 LEARNER, LINEAR, PEERS = "learner", "learner, linear", "peers"
