@@ -1,8 +1,8 @@
 """What was left to the learner, compared on validation data: projection or none, size, which gradient, which rate.
 
 Short trainings from the same start, each an eighth as long as the training itself, one question after the other: what
-wins one is kept for the next. The training that follows has the settings that won. At the end the model with the least
-loss on validation data is kept, be it the one that training on decisions began with.
+wins one is kept for the next. The training that follows has the settings that won. At the end one of all these models
+is kept, be it the one that training on decisions began with.
 
 The best of many looks better than it is, the more so the fewer and the noisier validation data are. One model is
 therefore the usual one, that which was fitted to outcomes, and others take its place only where they are better by more
@@ -31,9 +31,6 @@ SHORT = 8
 
 RATES = (3.0 * RATE, 9.0 * RATE, RATE / 3.0)
 """Rates of the second training that are tried beside the usual one: the second where the first won, else the last."""
-
-FIRST_RATE = 1e-2
-"""Rate of the first training where nothing is compared."""
 
 SIZES = (0.1, 0.01)
 """Sizes, relative to what the first training found, at which sets are judged too."""

@@ -24,7 +24,7 @@ from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import check_enough, fingerprint
-from drolayers.learning.comparison import FIRST_RATE, RATES, Choice, Comparison, Findings
+from drolayers.learning.comparison import RATES, Choice, Comparison, Findings
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
 from drolayers.learning.deprecated import upgraded
@@ -36,6 +36,7 @@ from drolayers.learning.pipeline import Pipeline, evaluating
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED, Phase, PredictionLosses
 from drolayers.learning.settings import (
+    FIRST_RATE,
     MOST,
     RATE,
     Network,
@@ -360,8 +361,8 @@ class DecisionFocusedLearner(Judged, Decider):
             module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), half, phase)
             self._train(name, module, stage, training, held_out)
 
-        compares, auto = comparison is not None, stage.rate == "auto"
-        rate = stage.rate if not auto else RATE if loss.single or compares else FIRST_RATE
+        auto = stage.rate == "auto"
+        rate = stage.rate if not auto else FIRST_RATE if comparison is None and not loss.single else RATE
         # Single outcomes are noisier than means of neighbours, so that steps must become small.
         careful = {"decay": max(stage.decay, 3.0)} if auto else {}
         first = stage.but(rate=rate, **(careful if loss.single else {}))

@@ -53,6 +53,11 @@ def _learns_matrix(moment: Moment) -> bool:
     return isinstance(image, Matrix) and isinstance(image.A, Learn)
 
 
+def _alone(outcomes: Float[Tensor, "batch dim"]) -> Pair:
+    """Every outcome as a distribution of its own."""
+    return outcomes[:, None], torch.ones_like(outcomes[:, :1])
+
+
 class SetLoss(ABC):
     """What fits one set to data: a term for locations, and one for bounds with the locations held fixed.
 
@@ -76,7 +81,7 @@ class SetLoss(ABC):
         outcomes: Float[Tensor, "batch dim"] | None = None,
     ) -> Float[Tensor, ""]:
         """The mean loss of a batch; locations, and likelihoods, are fitted to outcomes where they are given."""
-        single = nominal if outcomes is None else (outcomes[:, None], torch.ones_like(outcomes[:, :1]))
+        single = nominal if outcomes is None else _alone(outcomes)
         # Where a term has nothing to fit there is still something to differentiate.
         loss = 0.0 * theta.sum()
         if phase != "bound":
@@ -87,7 +92,7 @@ class SetLoss(ABC):
 
     def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
         """The term of the locations at single outcomes."""
-        return self.locations(theta, (outcomes[:, None], torch.ones_like(outcomes[:, :1])))
+        return self.locations(theta, _alone(outcomes))
 
     @abstractmethod
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:

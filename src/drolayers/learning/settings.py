@@ -23,6 +23,9 @@ RateSchedule = Callable[[int], float]
 RATE = 3e-3
 """The usual learning rate of a training."""
 
+FIRST_RATE = 1e-2
+"""That of the first, where it is fitted to neighbours and nothing is compared."""
+
 MOST = 50
 """Items a step, where there are enough points."""
 
