@@ -57,6 +57,39 @@ class Mortal(nn.Module):
         return self.inner(z)
 
 
+class Watched(Mortal):
+    """A model that writes down the contexts that it is trained on."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        if self.training and torch.is_grad_enabled():
+            SEEN.append(z[:, 0].tolist())
+        return super().forward(z)
+
+
+SEEN: list[list[float]] = []
+
+
+def test_every_epoch_has_batches_of_its_own() -> None:
+    """All rows once an epoch, in an order that depends on the seed and the epoch."""
+    Z, Y = sales(30)
+    kept = {}
+    for seed in (0, 0, 1):
+        SEEN.clear()
+        problem = shop(lots=False).problem
+        learner(problem, model=Watched(2, problem.size), pretraining=None, training__epochs=3, seed=seed).fit(
+            Z, Y, validation=sales(4, 1)
+        )
+        batches = [rows for rows in SEEN if len(rows) == 10]
+        epochs = [sum(batches[k : k + 3], []) for k in range(len(batches) - 9, len(batches), 3)]
+        assert len(epochs) == 3
+        assert all(sorted(rows) == sorted(Z[:, 0].tolist()) for rows in epochs)
+        assert len({tuple(rows) for rows in epochs}) == 3
+        if seed in kept:
+            assert kept[seed] == epochs
+        kept[seed] = epochs
+    assert kept[0] != kept[1]
+
+
 def lots(directory: Path, **settings: Any) -> tuple[dro.DecisionFocusedLearner, PortfolioData]:
     """A portfolio with too many lots to enumerate, so that points are drawn at random."""
     data = PortfolioData.generate(8, 40)

@@ -150,7 +150,7 @@ class SeededBatches(Sampler[list[int]]):
         self.rank, self.processes, self.epoch = rank, processes, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before every epoch."""
+        """Lightning calls this before every epoch, of what a loader has as ``sampler``, not as ``batch_sampler``."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -163,8 +163,8 @@ class SeededBatches(Sampler[list[int]]):
             yield order[start : start + self.batch_size][self.rank :: self.processes].tolist()
 
 
-class _Rows(Dataset[int]):
-    """Row numbers, which the collation turns into a batch."""
+class _Rows(Dataset[Any]):
+    """Row numbers, one or many, which the collation turns into a batch."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -172,7 +172,7 @@ class _Rows(Dataset[int]):
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, row: int) -> int:
+    def __getitem__(self, row: Any) -> Any:
         return row
 
 
@@ -191,7 +191,8 @@ class ExampleData(pl.LightningDataModule):
         trainer = self.trainer
         rank, processes = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
         sampler = SeededBatches(len(self.training), self.batch_size, self.seed, rank, processes)
-        return DataLoader(_Rows(len(self.training)), batch_sampler=sampler, collate_fn=self.training.batch)
+        rows = _Rows(len(self.training))
+        return DataLoader(rows, batch_size=None, sampler=sampler, collate_fn=self.training.batch)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """In order; every process sees all of it."""
