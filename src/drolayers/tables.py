@@ -76,7 +76,9 @@ def _rows(path: Path) -> tuple[str, list[tuple[int, list[str]]]]:
 
 
 def _check_names(name: str, found: list[str]) -> None:
-    """Refuse a first line that does not name every column once."""
+    """Refuse a first line that does not name every column once, between commas."""
+    if len(found) == 1 and (others := [mark for mark in ";\t|" if mark in found[0]]):
+        raise ShapeError(f"Line 1 of {name} has {others[0]!r} between its columns: save the file with commas.")
     if unnamed := [k + 1 for k, column in enumerate(found) if not column]:
         raise ShapeError(f"Line 1 of {name} has no name for column {unnamed[0]}: give every column one.")
     if twice := sorted({column for column in found if found.count(column) > 1}):
