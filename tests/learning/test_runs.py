@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_every_epoch_has_batches_of_its_own() -> None:
             Z, Y, validation=sales(4, 1)
         )
         batches = [rows for rows in SEEN if len(rows) == 10]
-        epochs = [sum(batches[k : k + 3], []) for k in range(len(batches) - 9, len(batches), 3)]
+        epochs = [list(chain.from_iterable(batches[k : k + 3])) for k in range(len(batches) - 9, len(batches), 3)]
         assert len(epochs) == 3
         assert all(sorted(rows) == sorted(Z[:, 0].tolist()) for rows in epochs)
         assert len({tuple(rows) for rows in epochs}) == 3

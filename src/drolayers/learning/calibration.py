@@ -253,10 +253,9 @@ def descend(
 def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
     """How large every set must be to hold its outcome, in units of its size."""
     sets = pipeline.layer.problem.sets
-    needed = sets.known
     return torch.cat(
         [
-            sets.scores(pipeline.theta(z, pipeline.around(z), known if needed else None), y)
+            sets.scores(pipeline.theta(z, None, known), y)
             for z, y, known in zip(data.Z.split(512), data.Y.split(512), data.known.split(512), strict=True)
         ]
     )

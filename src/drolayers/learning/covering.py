@@ -75,9 +75,7 @@ class Covering:
     def _scores(self, pipeline: Pipeline, rows: list[int], device: torch.device) -> Float[Tensor, "row"]:
         """How large the sets of some training rows must be to hold their outcomes."""
         z, y, numbers, known = (part.to(device) for part in self.training.batch(rows))
-        sets = pipeline.layer.problem.sets
-        theta = pipeline.theta(z, pipeline.around(z, numbers), known if sets.known else None)
-        return sets.scores(theta, y)
+        return pipeline.layer.problem.sets.scores(pipeline.theta(z, numbers, known), y)
 
 
 def quantile(scores: Float[Tensor, "row"], level: float) -> Float[Tensor, ""]:

@@ -505,8 +505,7 @@ class DecisionFocusedLearner(Judged, Decider):
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
             parts = [
-                pipeline.theta(z, pipeline.around(z), told if needed else None)
-                for z, told in zip(contexts.split(512), table.split(512), strict=True)
+                pipeline.theta(z, None, told) for z, told in zip(contexts.split(512), table.split(512), strict=True)
             ]
         values = self.problem.unpack(torch.cat(parts))
         return values if isinstance(Z, Tensor) else {name: value.numpy() for name, value in values.items()}

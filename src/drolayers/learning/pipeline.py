@@ -82,9 +82,10 @@ class Pipeline(nn.Module):
             return self.nominal(z, exclude=self._exclude[rows] if len(self._exclude) else rows)
         return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
-    def theta(self, z: Tensor, nominal: Nominal | None, known: Tensor | None = None) -> Tensor:
-        """θ, projected and scaled."""
-        return self._sized(self._projected(self.model(z), nominal, known))
+    def theta(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Tensor:
+        """θ, projected and scaled; known data, as a table, are looked at where sets depend on them."""
+        told = known if self.layer.problem.sets.known else None
+        return self._sized(self._projected(self.model(z), self.around(z, rows), told))
 
     def _sized(self, theta: Tensor) -> Tensor:
         return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
