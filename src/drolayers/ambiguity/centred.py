@@ -193,3 +193,14 @@ def spread(y: Float[Tensor, "point dim"]) -> tuple[Typical, Float[Tensor, "dim"]
     share = y.shape[1] / (len(y) + y.shape[1])
     correlation = (1.0 - share) * whitened.T @ whitened / len(y) + share * torch.eye(y.shape[1]).to(y)
     return Typical(y.mean(0), scale), scale, scale[:, None] * torch.linalg.cholesky(correlation)
+
+
+def triangular(root: Float[Tensor, "dim dim"], size: Float[Tensor, "dim"]) -> Typical:
+    """Where the factor of a shape begins that has a root: triangular, its diagonal positive.
+
+    Every shape has such a factor. Among all matrices there are singular ones on every side, and a likelihood or a score
+    that jumps from row to row where a model comes near them.
+    """
+    diagonal = torch.eye(len(root), dtype=torch.bool, device=root.device)
+    step = torch.where(diagonal, root, size[:, None] * len(root) ** -0.5)
+    return Typical(root, step, positive=diagonal, fixed=torch.ones_like(diagonal).triu(1))

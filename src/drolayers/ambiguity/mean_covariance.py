@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows, SetDual
-from drolayers.ambiguity.centred import Centred, ellipsoid, shadow, spread, undone
+from drolayers.ambiguity.centred import Centred, ellipsoid, shadow, spread, triangular, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import FLOOR, Typical
@@ -115,7 +115,7 @@ class MeanCovariance(Centred):
         one = torch.ones((), dtype=torch.float64)
         found = {
             "mu": centre,
-            "factor": Typical(root, scale[:, None].expand_as(root) * self.y.dim**-0.5),
+            "factor": triangular(root, scale),
             "gamma1": Typical(GAMMA1 * one, GAMMA1 * one, positive=True, meaningful=False),
             "gamma2": Typical(one, one, positive=True, meaningful="factor" in self.given),
         }

@@ -16,7 +16,7 @@ from scipy.special import chdtri, ndtri
 from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows, SetDual
-from drolayers.ambiguity.centred import Centred, circle, ellipsoid, shadow, spread, undone
+from drolayers.ambiguity.centred import Centred, circle, ellipsoid, shadow, spread, triangular, undone
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, Sign, magnitude
 from drolayers.ambiguity.parameters import Typical
@@ -129,9 +129,7 @@ class Outcomes(Centred):
         centre, scale, root = spread(y.double())
         size = self._multiple * scale
         shape = (
-            Typical(self._multiple * root, size[:, None].expand_as(root) * self.y.dim**-0.5)
-            if self.shape == "ellipsoid"
-            else Typical(size, size, positive=True)
+            triangular(self._multiple * root, size) if self.shape == "ellipsoid" else Typical(size, size, positive=True)
         )
         return {name: value for name, value in (("centre", centre), (self.extent, shape)) if name in self.parameters}
 

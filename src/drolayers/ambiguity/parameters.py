@@ -42,15 +42,17 @@ class Typical:
     Args:
         centre: a sensible value.
         scale: a sensible step, of the same shape.
-        positive: whether the parameter must stay positive.
+        positive: whether the parameter must stay positive, or which of its entries must; there the scale is the value.
         meaningful: whether fitting the moment to data determines it; the smallest expectation of ``‖Ay - μ‖`` over a
             learnable ``A``, say, is zero at ``A = 0`` and tells nothing.
+        fixed: entries that a model leaves at the centre; none unless given.
     """
 
     centre: Tensor
     scale: Tensor
-    positive: bool = False
+    positive: bool | Tensor = False
     meaningful: bool = True
+    fixed: Tensor | None = None
 
 
 def deviation(y: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class SetModel(nn.Module):
         typical = ambiguity.typical(Y)
         around = [ambiguity.typical(some) for some in near] if near is not None and near.shape[1] > 1 else []
         for name, value in typical.items():
-            if value.positive and value.meaningful and around:
+            if value.positive is True and value.meaningful and around:
                 local = torch.stack([one[name].scale for one in around]).median(0).values
                 size = torch.minimum(torch.maximum(local, LEAST * value.scale), value.scale)
                 typical[name] = replace(value, centre=size, scale=size)
@@ -107,8 +107,9 @@ class SetModel(nn.Module):
             if name in typical:
                 value = typical[name]
                 centre.copy_(value.centre.reshape(-1))
-                scale.copy_(value.scale.reshape(-1))
-                positive.fill_(value.positive)
+                step = value.scale if value.fixed is None else value.scale.masked_fill(value.fixed, 0.0)
+                scale.copy_(step.reshape(-1))
+                positive.copy_(torch.as_tensor(value.positive).expand_as(value.centre).reshape(-1))
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
