@@ -31,7 +31,8 @@ class SetModel(nn.Module):
 
     Inputs are standardised. A parameter is ``centre + scale · output``, or ``scale · softplus`` where it must stay
     positive, with centres and scales taken from the training data by :meth:`take_units`; all of that is saved with the
-    model. As in the paper, parameters do not share layers, so that fitting one does not move another.
+    model. Factors of ellipsoids are triangular, their diagonals positive. As in the paper, parameters do not share
+    layers, so that fitting one does not move another.
 
     Args:
         ambiguity: the set, or all sets of a problem.
