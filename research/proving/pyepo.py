@@ -18,9 +18,9 @@ rates, projections, gradients and epochs on the same validation data, from its o
 of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees test data; RESULTS.md
 says which draws were in sight while defaults were made (``FIRST``).
 
-A task is a draw: peers, which share data, start and optimal decisions, are one (``--only peers``), and learners, which
-may change without them, one each (``--only learner``, ``--only "learner, linear"``). All settings of a seed
-come before the next seed, so that what was interrupted is a balanced table.
+A task is a draw: peers, which share data, start and optimal decisions, are one (``--only peers``), and what is ours,
+which may change without them, one each (``--only learner``, ``--only "learner, linear"``, ``--only baselines``). All
+settings of a seed come before the next seed, so that what was interrupted is a balanced table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ FIRST = 100
 """The first draw: those below 100 were looked at, tests included, to choose the learner's defaults."""
 PARTS = ("problem", "points")
 """By which means over the grid are told."""
-LEARNER, LINEAR, PEERS = "learner", "learner, linear", "peers"
+LEARNER, LINEAR, BASELINES, PEERS = "learner", "learner, linear", "baselines", "peers"
+OWN = ("mean prediction", "weighted sample average", "prediction-focused")
+"""The learner's own baselines: it is counted against the best of them, too."""
 
 
 @final
@@ -105,6 +107,10 @@ class Drawn:
     validation: tuple[Array, Array]
     test: tuple[Array, Array]
 
+    def predicting(self, predict: Callable[[Array], Any]) -> Decide:
+        """The best decisions for what is predicted."""
+        return lambda Z: self.quick.decide(torch.as_tensor(predict(Z)))
+
 
 def tasks(seeds: int, quick: bool = False) -> list[Task]:
     """Learners and peers on every problem, degree, number of points, noise and draw."""
@@ -118,7 +124,7 @@ def tasks(seeds: int, quick: bool = False) -> list[Task]:
         for e in grid["noise"]
         for d in grid["degree"]
         for p in grid["problem"]
-        for who in (LEARNER, LINEAR, PEERS)
+        for who in (LEARNER, LINEAR, BASELINES, PEERS)
     ]
 
 
@@ -132,7 +138,12 @@ def run(task: Task, work: Path) -> Outcome:
     Z, Y = drawn.test
     best = drawn.quick.cost(drawn.quick.decide(torch.as_tensor(Y)), Y)
     rows: list[Row] = []
-    methods = peers(drawn, task.seed) if task.method == PEERS else ours(drawn, task.seed, task.method == LINEAR)
+    methods = {
+        PEERS: lambda: peers(drawn, task.seed),
+        BASELINES: lambda: simple(drawn, task.seed),
+        LEARNER: lambda: ours(drawn, task.seed, linear=False),
+        LINEAR: lambda: ours(drawn, task.seed, linear=True),
+    }[task.method]()
     while True:
         begun = time.process_time()
         found = next(methods, None)
@@ -217,19 +228,22 @@ def ours(drawn: Drawn, seed: int, linear: bool) -> Iterator[Fitted]:
         yield name, learner.decide, {} if chosen is None else {"epochs": float(chosen.epochs)}
 
 
+def simple(drawn: Drawn, seed: int) -> Iterator[Fitted]:
+    """The library's baselines as they come."""
+    problem, training = drawn.problem, drawn.training
+    yield "weighted sample average", baselines.WeightedSampleAverage(problem).fit(*training).decide, {}
+    mean = baselines.MeanPrediction(problem, seed).fit(*training, validation=drawn.validation)
+    yield "mean prediction", drawn.predicting(mean.predict_mean), {}
+
+
 def peers(drawn: Drawn, seed: int) -> Iterator[Fitted]:
     """Everybody else."""
     problem, quick, training, held_out = drawn.problem, drawn.quick, drawn.training, drawn.validation
-
-    def predicting(predict: Callable[[Array], Any]) -> Decide:
-        return lambda Z: quick.decide(torch.as_tensor(predict(Z)))
+    predicting = drawn.predicting
 
     def cost(decide: Decide) -> float:
         return float(quick.cost(decide(held_out[0]), held_out[1]).mean())
 
-    yield "weighted sample average", baselines.WeightedSampleAverage(problem).fit(*training).decide, {}
-    default = baselines.MeanPrediction(problem, seed).fit(*training, validation=held_out)
-    yield "mean prediction", predicting(default.predict_mean), {}
     forest = RandomForestRegressor(random_state=seed).fit(*training)
     yield "random forest", predicting(forest.predict), {}
     start = squares(*training)

@@ -58,7 +58,8 @@ def prove(
 def written(benchmark: str, folder: Path, reference: str) -> str:
     """The table of what is finished in a folder, which is written there."""
     rows, module = collect(folder), import_module(f"research.proving.{benchmark}")
-    parts = [HEADING, table(rows), duels(rows, reference), getattr(module, "PUBLISHED", "")]
+    own = getattr(module, "OWN", ())
+    parts = [HEADING, table(rows), duels(rows, reference, own), getattr(module, "PUBLISHED", "")]
     if columns := getattr(module, "PARTS", ()):
         parts.insert(2, means(rows, columns))
     text = "\n\n".join(part for part in parts if part)
@@ -110,11 +111,12 @@ def means(rows: Sequence[Row], columns: Sequence[str]) -> str:
     return f"**Means by {', '.join(columns)}**\n\n" + "\n".join(lines)
 
 
-def duels(rows: Sequence[Row], reference: str) -> str:
+def duels(rows: Sequence[Row], reference: str, own: Sequence[str] = ()) -> str:
     """In how many settings the reference wins, ties and loses against every other method; nothing without one.
 
     A setting is a tie where the difference, paired by seeds, is within two of its standard errors. Settings that have
-    fewer than two seeds in common are left out.
+    fewer than two seeds in common are left out. Some methods may also be counted together: against the one of them that
+    is the best in a setting.
     """
     names, parts = _columns(rows), []
     for metric in (m for m in SCORES if any(r["metric"] == m for r in rows)):
@@ -123,7 +125,14 @@ def duels(rows: Sequence[Row], reference: str) -> str:
             setting = tuple(str(r[name]) for name in names)
             found.setdefault(str(r["method"]), {}).setdefault(setting, {})[r["seed"]] = float(r["value"])
         ours, lines = found.pop(reference, {}), []
-        for method, theirs in found.items():
+        rivals = dict(found)
+        if all(name in found for name in own) and own:
+            together = {setting for name in own for setting in found[name]}
+            rivals["the best of " + ", ".join(own)] = {
+                setting: min((found[name][setting] for name in own if setting in found[name]), key=_mean)
+                for setting in together
+            }
+        for method, theirs in rivals.items():
             counts = [0, 0, 0]
             for setting in ours.keys() & theirs.keys():
                 mine, other = ours[setting], theirs[setting]
@@ -140,6 +149,11 @@ def duels(rows: Sequence[Row], reference: str) -> str:
             header = ["| against | wins | ties | losses |", "|---|---|---|---|"]
             parts.append("\n".join([f"{told} standard errors)", "", *header, *lines]))
     return "\n\n".join(parts)
+
+
+def _mean(values: dict[Any, float]) -> float:
+    """Of figures by seed."""
+    return fmean(values.values())
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

@@ -202,6 +202,11 @@ class DecisionProblem:
         """The parameters by name, each ``(batch, *shape)``."""
         return self.sets.unpack(theta)
 
+    @property
+    def neutral(self) -> bool:
+        """Whether the mean of ``y`` tells the best decision on average: no rules, and a cost that is affine in it."""
+        return self.parsed.affine and not self._inner and not self.rules
+
     def flat(self, theta: Theta) -> Float[Tensor, "batch theta"]:
         """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
         return self.sets.flat(theta)

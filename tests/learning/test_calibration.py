@@ -14,7 +14,7 @@ import drolayers as dro
 from drolayers.conic import make_engine
 from drolayers.learning.calibration import Share, conformal, descend, lower_bound, rank
 from drolayers.learning.covering import crossed
-from drolayers.learning.storage import read_header
+from drolayers.learning.storage import FORMAT, read_header
 from tests.learning.small import learner, sales, shop
 
 BOXES = {"box": lambda: dro.moments.Mean(sigma=None), "ellipsoid": lambda: dro.moments.Norm(2, A=np.eye(2))}
@@ -106,7 +106,7 @@ def test_decisions_are_those_of_the_scaled_sets(ambiguity: str, tmp_path: Path) 
     again = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", stand.problem)
     assert again.calibration_ == found
     np.testing.assert_allclose(again.decide(Z)[stand.retail], model.decide(Z)[stand.retail], rtol=1e-9)
-    assert read_header(tmp_path / "model.safetensors")["format"] == 3
+    assert read_header(tmp_path / "model.safetensors")["format"] == FORMAT
     with pytest.raises(dro.ModelError, match="were trained or validated on"):
         again.calibrate(Z, Y, disappointment=0.3)
     with pytest.raises(dro.ModelError, match="held out"):

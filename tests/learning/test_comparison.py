@@ -151,6 +151,46 @@ def test_the_usual_model_is_kept_where_others_are_merely_lucky(errors: float, ke
     assert ("did not help" in findings.reason) == (kept == 0.0)
 
 
+def _assets(objective: Any = "mean", **settings: Any) -> dro.DecisionFocusedLearner:
+    """A learner of a cost that is affine in outcomes."""
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(cp.Maximize(y @ x), [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+    open_rate = dro.Stage(epochs=2, batch_size=10)
+    return learner(problem, pretraining=open_rate, objective=objective, **settings)
+
+
+def test_where_the_mean_suffices_the_usual_sets_are_the_smallest() -> None:
+    """Larger sets, projected ones and trained ones must be better by two standard errors."""
+    report = _assets().fit(Z, Y, validation=HELD).report_
+    chosen = report.chosen
+    assert chosen is not None
+    usual = [t for t in report.trials if "to outcomes" in t.what and "0.01 of the size" in t.what]
+    assert len(usual) == 1
+    # Twelve rows tell none of them apart.
+    assert chosen.what == usual[0].what
+    assert "2 standard errors" in report.reason
+    # Where a tail is the goal, the mean is not all there is.
+    other = _assets(dro.objectives.CVaR(0.5)).fit(Z, Y, validation=HELD).report_
+    assert "2 standard errors" not in other.reason
+
+
+def test_which_problems_the_mean_suffices_for() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    known = cp.Parameter(2, name="known")
+    box, ambiguity = [cp.sum(x) <= 1], dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    for cost, expected in (
+        (y @ x, True),
+        (y @ x + cp.sum_squares(x) + cp.max(x), True),
+        (cp.multiply(known, y) @ x + cp.sum(y), True),
+        (cp.sum(cp.maximum(y - x, x - y)), False),
+        (cp.pos(y @ x), False),
+        (dro.cvar(y @ x, 0.9), False),
+        (y @ x + dro.expected(cp.pos(y[0] - x[0])), False),
+    ):
+        assert dro.DecisionProblem(cost, box, ambiguity).neutral is expected
+    assert not dro.DecisionProblem(y @ x, [*box, dro.chance(y @ x <= 3, 0.9)], ambiguity).neutral
+
+
 def test_a_budget_is_a_number() -> None:
     with pytest.raises(dro.ModelError, match="budget"):
         dro.Trainer(budget=-1.0)

@@ -85,7 +85,7 @@ def flipped(path: Path) -> None:
     weight = next(
         value
         for name, value in torch.load(path, weights_only=True)["state_dict"].items()
-        if name.endswith("networks.0.0.weight")
+        if name.endswith("networks.0.layers.0.weight")
     )
     place = data.find(weight.numpy().tobytes())
     assert place > 0
@@ -213,7 +213,7 @@ def test_saved_files_have_checksums(saved: Path, tmp_path: Path) -> None:
 def test_files_of_another_format_say_so(saved: Path, tmp_path: Path) -> None:
     header, tensors = files.load(saved, "saved learner", storage.FORMAT)
     files.save(tmp_path / "old", {**header, "format": 2}, tensors)
-    with pytest.raises(dro.ModelError, match="format 2, and this version reads format 3"):
+    with pytest.raises(dro.ModelError, match="format 2, and this version reads format 4"):
         dro.DecisionFocusedLearner.load(tmp_path / "old", PROBLEM)
 
 

@@ -45,7 +45,7 @@ def test_degree_reaches_the_default_model() -> None:
     model = _fitted(model__degree=2, training__epochs=1, pretraining__epochs=1).fit(Z, Y).pipeline_.model
     assert isinstance(model, SetModel)
     assert model.degree == 2
-    assert model.networks[0][0].in_features == 5
+    assert model.networks[0].layers[0].in_features == 5
     inner = (polynomials(torch.as_tensor(Z), 2) - model.input_shift) / model.input_scale
     assert bool((inner.std(0) > 0.5).all())  # monomials are standardised one by one
 

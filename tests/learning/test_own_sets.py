@@ -42,7 +42,7 @@ def test_learns_saves_and_loads(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="does not determine the radius"):
         before.fit(Z, Y)
     for old, new in zip(before.pipeline_.model.networks, made.pipeline_.model.networks, strict=True):
-        assert float((old[-1].weight - new[-1].weight).detach().abs().max()) > 1e-6
+        assert float((old.layers[-1].weight - new.layers[-1].weight).detach().abs().max()) > 1e-6
     made.save(tmp_path / "shop")
     again = dro.DecisionFocusedLearner.load(tmp_path / "shop", problem)
     np.testing.assert_array_equal(again.decide(Z)[x], made.decide(Z)[x])

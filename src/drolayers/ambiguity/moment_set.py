@@ -72,12 +72,12 @@ class MomentSet(AmbiguitySet):
 
     def _build(self, prefixes: list[str]) -> None:
         """Name the parameters, each moment's own and then its bound, and the features: they, and ρ_i = σ_i^(1/p)."""
-        self._prefixes = prefixes
+        self.prefixes = prefixes
         shapes: dict[str, tuple[int, ...]] = {}
         for i, moment in enumerate(self.moments):
-            shapes |= {self._prefixes[i] + name: shape for name, shape in moment.shapes.items()}
+            shapes |= {self.prefixes[i] + name: shape for name, shape in moment.shapes.items()}
             if moment.sigma is None:
-                shapes[self._prefixes[i] + "sigma"] = (moment.size,) if moment.vector else ()
+                shapes[self.prefixes[i] + "sigma"] = (moment.size,) if moment.vector else ()
             elif moment.sigma.size not in (1, moment.size):
                 raise ModelError(f"Moment {i} has {moment.size} bounds, but sigma has {moment.sigma.size} values.")
             elif not moment.signed and np.any(moment.sigma < 0):
@@ -102,8 +102,8 @@ class MomentSet(AmbiguitySet):
             first = self.moments[positions[0]]
             moment = first if len(positions) == 1 else _stacked([self.moments[i] for i in positions])
             learnt = [*moment.shapes, *(["sigma"] if moment.sigma is None else [])]
-            columns = {name: np.concatenate([where[self._prefixes[i] + name] for i in positions]) for name in learnt}
-            label = self._prefixes[positions[0]] + "{}" + (f" and {len(positions) - 1} more" if positions[1:] else "")
+            columns = {name: np.concatenate([where[self.prefixes[i] + name] for i in positions]) for name in learnt}
+            label = self.prefixes[positions[0]] + "{}" + (f" and {len(positions) - 1} more" if positions[1:] else "")
             groups.append(_Group.of(moment, label, columns, np.concatenate([bounds[i] for i in positions])))
         return groups
 
@@ -204,7 +204,7 @@ class MomentSet(AmbiguitySet):
         """The bounds of every moment, learnt or given."""
         values, batch = self.unpack(theta), theta.shape[0]
         return [
-            moment.spread(columns(values[self._prefixes[i] + "sigma"]))
+            moment.spread(columns(values[self.prefixes[i] + "sigma"]))
             if moment.sigma is None
             else torch.as_tensor(moment.limits).to(theta).expand(batch, -1)
             for i, moment in enumerate(self.moments)
@@ -217,7 +217,7 @@ class MomentSet(AmbiguitySet):
         if not moment.shapes:
             return given
         values = self.unpack(theta)
-        return given | {name: values[self._prefixes[position] + name] for name in moment.shapes}
+        return given | {name: values[self.prefixes[position] + name] for name in moment.shapes}
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
@@ -244,15 +244,15 @@ class MomentSet(AmbiguitySet):
         found: dict[str, Typical] = {}
         for i, moment in enumerate(self.moments):
             own = moment.typical(y)
-            found |= {self._prefixes[i] + name: value for name, value in own.items()}
+            found |= {self.prefixes[i] + name: value for name, value in own.items()}
             if moment.sigma is None:
                 given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants.items()}
                 values = moment.value(y, given | {name: value.centre for name, value in own.items()})
                 values = values if moment.sides == 1 else values.abs()[:, : moment.size]
-                mean = values.mean(0).reshape(self.parameters[self._prefixes[i] + "sigma"])
+                mean = values.mean(0).reshape(self.parameters[self.prefixes[i] + "sigma"])
                 least = 1e-12 * float(y.abs().max()) ** moment.degree or 1e-12
                 spread = deviation(values).reshape(mean.shape) if moment.signed else mean.abs().clamp(min=least)
-                found[self._prefixes[i] + "sigma"] = Typical(mean, spread, positive=not moment.signed)
+                found[self.prefixes[i] + "sigma"] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
     @cached_property
@@ -269,7 +269,7 @@ class MomentSet(AmbiguitySet):
         """
         if not self._powers:
             raise ModelError(f"{self!r} has no size to scale: let the bound of a nonnegative moment be learnt.")
-        return self.grown(theta, factor, {self._prefixes[i] + "sigma": degree for i, degree in self._powers.items()})
+        return self.grown(theta, factor, {self.prefixes[i] + "sigma": degree for i, degree in self._powers.items()})
 
     def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds the distribution that is certain of y; differentiable.

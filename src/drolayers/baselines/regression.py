@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples, SeededBatches
-from drolayers.learning.model import perceptron, polynomials, units
+from drolayers.learning.model import Perceptron, polynomials, ridge, units
 
 
 class MeanModel(nn.Module):
@@ -42,7 +42,7 @@ class MeanModel(nn.Module):
         super().__init__()
         self.degree = whole("degree", degree)
         seen = polynomials(torch.zeros(1, whole("inputs", inputs)), self.degree).shape[1]
-        self.network = perceptron([seen, *(whole("Every entry of hidden", h) for h in hidden), outputs], generator)
+        self.network = Perceptron([seen, *(whole("Every entry of hidden", h) for h in hidden), outputs], generator)
         for name, size in (("input", seen), ("output", outputs)):
             self.register_buffer(f"{name}_shift", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
@@ -58,10 +58,18 @@ class MeanModel(nn.Module):
             shift.copy_(centre)
             scale.copy_(unit)
 
+    def take_linear(self, training: Examples, held_out: Examples) -> None:
+        """Begin at least squares, with the ridge that validation data like best."""
+        parts = [(self._inner(d.Z), (d.Y - self.output_shift) / self.output_scale) for d in (training, held_out)]
+        self.network.take_linear(*ridge(*parts[0], *parts[1]))
+
+    def _inner(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch column"]:
+        """Covariates in their units."""
+        return (polynomials(z, self.degree) - self.input_shift) / self.input_scale
+
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch dim"]:
         """The predicted mean."""
-        inner = (polynomials(z, self.degree) - self.input_shift) / self.input_scale
-        return self.output_shift + self.output_scale * self.network(inner)
+        return self.output_shift + self.output_scale * self.network(self._inner(z))
 
     def error(self, z: Float[Tensor, "batch dz"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         """The mean squared error of standardised outcomes."""
@@ -111,7 +119,10 @@ def train(
     optimiser = torch.optim.Adam(module.parameters(), lr=lr)
     total = whole("epochs", epochs, 0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(total, 1)) if decay else None
-    best, kept, history = float("inf"), None, []
+    module.eval()
+    with torch.no_grad():
+        best, history = (float("inf") if held_out is None else score(held_out)), []
+    kept = None if held_out is None else deepcopy(module.state_dict())
     for epoch in range(total):
         seen, count = 0.0, 0
         module.train()
@@ -148,17 +159,27 @@ def fit_mean(
     seed: int,
     degree: int = 1,
 ) -> tuple[MeanModel, list[dict[str, float]]]:
-    """A network for the mean, trained on squared errors and left at its best epoch."""
-    generator = torch.Generator().manual_seed(whole("seed", seed, 0))
-    model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator, degree)
-    model.calibrate(training.Z, training.Y)
-    settings = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "seed": seed}
-    history = train(
-        model,
-        model.error,
-        lambda data: float(model.error(data.Z, data.Y)),
-        training,
-        held_out,
-        **settings,  # type: ignore[arg-type]
-    )
+    """A network for the mean, trained on squared errors from nothing and from least squares.
+
+    It is the better of both on validation data, each at its best epoch; without such data it begins at nothing.
+    """
+    found: list[tuple[float, MeanModel, list[dict[str, float]]]] = []
+    for linear in (False, True):
+        if linear and held_out is None:
+            break
+        generator = torch.Generator().manual_seed(whole("seed", seed, 0))
+        model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator, degree)
+        model.calibrate(training.Z, training.Y)
+        if linear and held_out is not None:
+            model.take_linear(training, held_out)
+
+        def judged(data: Examples, model: MeanModel = model) -> float:
+            with torch.no_grad():
+                return float(model.error(data.Z, data.Y))
+
+        history = train(
+            model, model.error, judged, training, held_out, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed
+        )
+        found.append((0.0 if held_out is None else judged(held_out), model, history))
+    _, model, history = min(found, key=lambda one: one[0])
     return model, history

@@ -91,6 +91,12 @@ class PiecewiseCost:
         """``c0(x)``."""
         return sum(self.certain, start=cp.sum(self.constant.offset(self.stack)))
 
+    @property
+    def affine(self) -> bool:
+        """Whether it is affine in ``y`` whatever the decision, so that its expectation is that at the mean."""
+        single = len(self.pieces) == self.terms and not self.curves and not self.events and not len(self.forbidden)
+        return single and not self.conservative and self.atoms == 1
+
     def named(self) -> tuple[cp.Expression, list[cp.Constraint]]:
         """The same with products that are variables, for rows that are multiplied by parameters once more."""
         if not len(self.products):

@@ -56,7 +56,8 @@ def _check_network(header: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -
     }
     for k, shape in enumerate(header["parameters"].values()):
         widths = [seen, *hidden, _size(shape)]
-        wanted |= {f"model.networks.{k}.{2 * d}.weight": (b, a) for d, (a, b) in enumerate(pairwise(widths))}
+        wanted |= {f"model.networks.{k}.layers.{2 * d}.weight": (b, a) for d, (a, b) in enumerate(pairwise(widths))}
+        wanted |= {f"model.networks.{k}.beside.weight": (widths[-1], seen)} if hidden else {}
     for name, shape in wanted.items():
         if shapes.get(name) != shape:
             raise ModelError(f"its model should have {name} of shape {shape}, not {shapes.get(name)}.")

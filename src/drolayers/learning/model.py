@@ -25,6 +25,9 @@ LEAST = 1e-4
 WEIGHTS = 1_000_000_000
 """Weights that a perceptron may have at most."""
 
+RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+"""Penalties of squared weights that are compared, in units of inputs and outputs."""
+
 
 class SetModel(nn.Module):
     """A multilayer perceptron with one network for every parameter of the set.
@@ -64,7 +67,7 @@ class SetModel(nn.Module):
         if not shapes:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         widths = [int(torch.Size(shape).numel()) for shape in shapes.values()]
-        self.networks = nn.ModuleList(perceptron([seen, *self.hidden, width], generator) for width in widths)
+        self.networks = nn.ModuleList(Perceptron([seen, *self.hidden, width], generator) for width in widths)
         self.register_buffer("input_shift", torch.zeros(seen))
         self.register_buffer("input_scale", torch.ones(seen))
         self.register_buffer("centre", torch.zeros(ambiguity.size))
@@ -112,9 +115,40 @@ class SetModel(nn.Module):
                 scale.copy_(step.reshape(-1))
                 positive.copy_(torch.as_tensor(value.positive).expand_as(value.centre).reshape(-1))
 
+    def take_linear(
+        self,
+        ambiguity: AmbiguitySet | Sets,
+        Z: Float[Tensor, "n dz"],
+        aims: Mapping[str, Float[Tensor, "n ..."]],
+        held_Z: Float[Tensor, "m dz"],
+        held_aims: Mapping[str, Float[Tensor, "m ..."]],
+    ) -> None:
+        """Begin with some parameters at linear maps of the covariates, with the ridge that validation data like best.
+
+        Args:
+            ambiguity: the set, or all sets of a problem.
+            Z: contexts.
+            aims: values of these parameters, context by context.
+            held_Z: contexts of validation data.
+            held_aims: values there.
+        """
+        inner, held = self._inner(Z), self._inner(held_Z)
+        widths = [int(torch.Size(shape).numel()) for shape in ambiguity.parameters.values()]
+        units = zip(self.centre.split(widths), self.scale.split(widths), strict=True)
+        for name, network, (centre, scale) in zip(ambiguity.parameters, self.networks, units, strict=True):
+            if name in aims:
+                # What is fixed has no unit.
+                step = torch.where(scale > 0, scale, torch.ones_like(scale))
+                T, held_T = ((part[name].reshape(len(part[name]), -1) - centre) / step for part in (aims, held_aims))
+                network.take_linear(*ridge(inner, T, held, held_T))  # type: ignore[operator]
+
+    def _inner(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch column"]:
+        """Covariates in their units."""
+        return (polynomials(z, self.degree) - self.input_shift) / self.input_scale
+
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
-        inner = (polynomials(z, self.degree) - self.input_shift) / self.input_scale
+        inner = self._inner(z)
         raw = torch.cat([network(inner) for network in self.networks], 1)
         # softplus(ln(e - 1)) = 1: an output of zero gives the typical value.
         above = nn.functional.softplus(raw + 0.5413248546129181) * self.scale
@@ -148,18 +182,69 @@ def units(data: Float[Tensor, "n column"]) -> tuple[Float[Tensor, " column"], Fl
     return data.mean(0), deviation(data)
 
 
-def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
-    """Linear layers with rectifiers between; the last one starts small, so that training starts at typical values."""
-    if (count := sum(a * b for a, b in pairwise(widths))) > WEIGHTS:
-        raise ModelError(f"A network of widths {list(widths)} has {count:.0e} weights: choose smaller hidden layers.")
-    layers: list[nn.Module] = []
-    for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
-        linear = nn.Linear(fan_in, fan_out)
-        last = k == len(widths) - 2
-        gain = 0.1 if last else 1.0
-        nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
-        with torch.no_grad():
-            linear.weight.mul_(gain)
-            linear.bias.zero_()
-        layers += [linear] if last else [linear, nn.ReLU()]
-    return nn.Sequential(*layers)
+def ridge(
+    X: Float[Tensor, "n column"],
+    T: Float[Tensor, "n output"],
+    held_X: Float[Tensor, "m column"],
+    held_T: Float[Tensor, "m output"],
+) -> tuple[Float[Tensor, "output column"], Float[Tensor, " output"]]:
+    """Weights and shift of a linear map by least squares, with the penalty that is best on validation data."""
+    shift, middle = T.mean(0), X.mean(0)
+    values, vectors = torch.linalg.eigh((X - middle).T @ (X - middle) / len(X))
+    pulled = vectors.T @ ((X - middle).T @ (T - shift)) / len(X)
+    found = [vectors @ (pulled / (values.clamp(min=0.0) + penalty)[:, None]) for penalty in RIDGES]
+    errors = [float(((held_X - middle) @ W + shift - held_T).square().sum()) for W in found]
+    best = found[min(range(len(RIDGES)), key=errors.__getitem__)]
+    return best.T, shift - middle @ best
+
+
+class Perceptron(nn.Module):
+    """Linear layers with rectifiers between; the last one starts small, so that training starts at typical values.
+
+    Beside them a linear map of the inputs is added once it has been fitted (:meth:`take_linear`).
+
+    Args:
+        widths: of the inputs, the hidden layers and the outputs.
+        generator: for the initial weights.
+    """
+
+    straight: Tensor
+
+    def __init__(self, widths: Sequence[int], generator: torch.Generator | None) -> None:
+        super().__init__()
+        if (count := sum(a * b for a, b in pairwise(widths))) > WEIGHTS:
+            raise ModelError(
+                f"A network of widths {list(widths)} has {count:.0e} weights: choose smaller hidden layers."
+            )
+        layers: list[nn.Module] = []
+        for k, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            linear = nn.Linear(fan_in, fan_out)
+            last = k == len(widths) - 2
+            gain = 0.1 if last else 1.0
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
+            with torch.no_grad():
+                linear.weight.mul_(gain)
+                linear.bias.zero_()
+            layers += [linear] if last else [linear, nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.beside = nn.Linear(widths[0], widths[-1], bias=False) if len(widths) > 2 else None
+        self.register_buffer("straight", torch.zeros((), dtype=torch.bool))
+        if self.beside is not None:
+            nn.init.zeros_(self.beside.weight)
+
+    @torch.no_grad()
+    def take_linear(self, weight: Float[Tensor, "output column"], bias: Float[Tensor, " output"]) -> None:
+        """Begin at a linear map; the layers go on from nothing, and learn what is left."""
+        last = self.layers[-1]
+        last.bias.copy_(bias)  # type: ignore[operator]
+        if self.beside is None:
+            last.weight.copy_(weight)  # type: ignore[operator]
+        else:
+            last.weight.zero_()  # type: ignore[operator]
+            self.beside.weight.copy_(weight)
+            self.straight.fill_(True)
+
+    def forward(self, inputs: Float[Tensor, "batch column"]) -> Float[Tensor, "batch output"]:
+        """What the layers make of the inputs, and the linear map where there is one."""
+        found = self.layers(inputs)
+        return found if self.beside is None else found + self.straight * self.beside(inputs)

@@ -100,6 +100,12 @@ class PredictionModule(_Training):
         assert nominal is not None
         return self.loss(self.pipeline.model(z), nominal, phase, y)
 
+    @torch.no_grad()
+    def judged(self, data: Examples) -> float:
+        """The loss that epochs are judged by, on some data."""
+        with evaluating(self.pipeline):
+            return float(self._loss(data.batch(list(range(len(data)))), self.phase))
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
         early = self.loss.locates and self.current_epoch < self.location_epochs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from math import cos, pi
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
@@ -48,6 +49,18 @@ class Annealed:
     def __call__(self, epoch: int) -> float:
         """The value in an epoch, counted from zero."""
         return self.start / self.divisor ** (epoch // self.every)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """A start value that falls to zero along a half cosine."""
+
+    start: float
+    epochs: int
+
+    def __call__(self, epoch: int) -> float:
+        """The value in an epoch, counted from zero."""
+        return 0.5 * self.start * (1.0 + cos(pi * epoch / self.epochs))
 
 
 class Settings:
@@ -95,10 +108,10 @@ class Stage(Settings):
     The defaults lost least on several problems and models (``benchmarks/rates.py``).
 
     Args:
-        epochs: at most so many; of the first training, thrice as many for locations that are fitted to outcomes.
-        rate: Adam's learning rate, or a callable from the epoch to one; "auto" is 1e-2 in the first training (a falling
-            3e-3 where it is to outcomes, or is compared) and 3e-3 in the second, or what does best on validation data
-            among this and a few others (:class:`Trainer`).
+        epochs: at most so many; of the first training, 2.5 times as many for locations that are fitted to outcomes.
+        rate: Adam's learning rate, or a callable from the epoch to one; "auto" is 1e-2 in the first training (3e-3
+            where it is compared, falling to zero where it is to outcomes) and 3e-3 in the second, or what does best on
+            validation data among this and a few others (:class:`Trainer`).
         decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
         batch_size: items a step; None for a tenth of the training points, but 8 at least and 50 at most.
         clip: largest norm of a gradient of the loss in typical units; None for none.
@@ -181,8 +194,8 @@ class Trainer(Settings):
         leave_one_out: whether a training point is kept out of its own nominal distribution.
         budget: epochs, relative to those of the second training, that may go into trials before it: they compare, on
             validation data, what is left to "auto" (projection or none, smoothed or exact gradients, the rate). What
-            decides in the end is the pre-trained model, or another that is better by more than a standard error
-            (``learner.report_``). 0 compares nothing.
+            decides in the end is the pre-trained model, or another that is better by more than a standard error, or by
+            two where the mean is known to suffice (``learner.report_``). 0 compares nothing.
     """
 
     directory: str | Path | None = None

@@ -55,6 +55,10 @@ def test_wins_ties_and_losses_are_paired_by_seed() -> None:
     assert "by loss" in told
     assert "coverage" not in told
     assert duels(rows, "") == ""
+    # Against the better of two in every setting: "same" in the first, "other" where there is nothing else.
+    both = duels(rows, "learner", ("other", "same")).splitlines()
+    assert both[-1] == "| the best of other, same | 0 | 2 | 1 |"
+    assert "best of" not in duels(rows, "learner", ("other", "missing"))
 
 
 def test_a_tie_ends_at_two_standard_errors() -> None:
