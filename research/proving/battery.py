@@ -31,4 +31,5 @@ def run(task: Task, work: Path, data: Path) -> Outcome:
     warnings.simplefilter("ignore")
     X, Y, mean, deviation = prices(data)
     split = days(X, Y, task.columns["split"] == "shifted", task.seed)
-    return calibrated.run(task, lambda ambiguity: Battery(mean, deviation, ambiguity).problem, split)
+    build = lambda ambiguity: Battery(mean, deviation, ambiguity).problem  # noqa: E731
+    return calibrated.run(task, build, split, work.parent.parent / "fitted")

@@ -5,11 +5,15 @@ on decisions of calibrated sets ("trained"), and are calibrated on points that n
 promise are the library's own baselines: the losses are affine in what is uncertain and nobody asks for less risk, so
 that the conditional mean is all that one can use. Where the tail of the loss is the goal, the ones named after the CVaR
 are trained on it.
+
+Sets of one shape are fitted once a draw, and kept beside the results: every level is calibrated from there, and every
+training begins there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ import torch
 
 import drolayers as dro
 from drolayers import baselines
+from drolayers.checks import directory
 from research.experiments.task import Outcome, Row, Task, Value, row
 from research.problems.split import Split
 
@@ -50,8 +55,8 @@ def tasks(name: str, settings: Sequence[Setting], seeds: int, quick: bool) -> li
     ]
 
 
-def run(task: Task, build: Build, split: Split) -> Outcome:
-    """One method on one draw."""
+def run(task: Task, build: Build, split: Split, store: Path) -> Outcome:
+    """One method on one draw; sets that were fitted are kept in a folder."""
     Z_test, Y_test = split.test
     if task.method in PLAIN:
         # What is not used for a promise is used for training.
@@ -63,15 +68,19 @@ def run(task: Task, build: Build, split: Split) -> Outcome:
     how, shape = task.method.removesuffix(", CVaR").split()
     kind: Any = shape
     problem, level = build(lambda y: dro.Outcomes(y, kind)), 1.0 - float(task.columns["alpha"])
-    learner = dro.DecisionFocusedLearner(
-        problem,
-        projection=None,
-        training=dro.Stage(EPOCHS, coverage=level) if how == "trained" else None,
-        objective=objective,
-        trainer=dro.Trainer(progress=False),
-        seed=task.seed,
-    )
-    learner.fit(*split.training).calibrate(*split.calibration, coverage=level)
+    quiet: dict[str, Any] = {"projection": None, "trainer": dro.Trainer(progress=False), "seed": task.seed}
+    place = store / ("-".join([shape, *(str(v) for n, v in task.setting if n != "alpha"), str(task.seed)]) + ".fit")
+    if place.exists():
+        learner = dro.DecisionFocusedLearner.load(place, problem)
+    else:
+        learner = dro.DecisionFocusedLearner(problem, training=None, **quiet).fit(*split.training)
+        learner.save(directory(store) / place.name)
+    if how == "trained":
+        stage, begun = dro.Stage(EPOCHS, coverage=level), learner.pipeline_.model
+        learner = dro.DecisionFocusedLearner(
+            problem, begun, pretraining=None, training=stage, objective=objective, **quiet
+        ).fit(*split.training)
+    learner.calibrate(*split.calibration, coverage=level)
     rows = judged(task.method, realised(problem, learner.decide(Z_test), Y_test))
     return Outcome([*rows, row(task.method, "coverage", learner.coverage(*split.test).rate)])
 

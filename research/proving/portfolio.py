@@ -33,7 +33,8 @@ def run(task: Task, work: Path) -> Outcome:
     warnings.simplefilter("ignore")
     split, mean, deviation = mixture.returns(task.seed)
     if task.method != TRUTH:
-        return calibrated.run(task, lambda ambiguity: mixture.investing(mean, deviation, ambiguity), split)
+        build = lambda ambiguity: mixture.investing(mean, deviation, ambiguity)  # noqa: E731
+        return calibrated.run(task, build, split, work.parent.parent / "fitted")
     Z, Y = split.test
     chosen = mixture.conditional_mean(Z).argmax(1)
     return Outcome(calibrated.judged(TRUTH, -(Y * deviation + mean)[range(len(Z)), chosen]))

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from research.experiments.runner import collect
-from research.proving import portfolio
+from research.experiments.task import Task
+from research.problems import mixture
+from research.proving import calibrated, portfolio
 from research.proving.calibrated import ALPHAS, PLAIN
 from research.proving.table import TABLE, prove
 
@@ -31,4 +33,14 @@ def test_the_command_keeps_its_promise_and_its_results(tmp_path: Path, capsys: p
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "tasks").iterdir()}
     assert prove("portfolio", tmp_path, None, 1, True, only, 1) == []
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "tasks").iterdir()}
+    # What was fitted serves the other levels.
+    assert [path.name for path in (tmp_path / "fitted").iterdir()] == ["ellipsoid-0.fit"]
+    split, mean, deviation = mixture.returns(0)
+    task = Task("portfolio", "published", "fitted ellipsoid", (("alpha", 0.1),), 0)
+    build = lambda ambiguity: mixture.investing(mean, deviation, ambiguity)  # noqa: E731
+    for store in (tmp_path / "fitted", tmp_path / "anew"):
+        again = calibrated.run(task, build, split, store).rows
+        assert [r["value"] for r in again] == [
+            pytest.approx(found["fitted ellipsoid", r["metric"]], rel=1e-9) for r in again
+        ]
     capsys.readouterr()
