@@ -9,6 +9,7 @@ derivatives, and ``fit``.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
@@ -33,7 +34,9 @@ def walk(work: Callable[[], Any]) -> tuple[int, int, int]:
 
     def look(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(ROOT) or code.co_name.startswith("<"):
+        # Bodies of classes, which run when a module is imported late, are no functions that anybody follows.
+        body = not code.co_flags & inspect.CO_OPTIMIZED
+        if event != "call" or body or not code.co_filename.startswith(ROOT) or code.co_name.startswith("<"):
             return
         key = (code.co_filename, code.co_qualname)
         if key not in seen:
