@@ -88,6 +88,7 @@ class CostaIyengar(BaseEstimator):  # type: ignore[misc]
             lr=self.lr,
             batch_size=self.batch_size,
             seed=self.seed,
+            linear=False,
         )
         count = min(whole("scenarios", self.scenarios, 2), len(training))
         latest = Examples(training.Z[-count:], training.Y[-count:], False)

@@ -61,6 +61,8 @@ FIRST = 100
 PARTS = ("problem", "points")
 """By which means over the grid are told."""
 LEARNER, LINEAR, BASELINES, PEERS = "learner", "learner, linear", "baselines", "peers"
+APART = "own baselines apart"
+"""Of what tasks are made: results of others are run again."""
 OWN = ("mean prediction", "weighted sample average", "prediction-focused")
 """The learner's own baselines: it is counted against the best of them, too."""
 
@@ -118,7 +120,7 @@ def tasks(seeds: int, quick: bool = False) -> list[Task]:
     full: dict[str, tuple[Any, ...]] = {"problem": PROBLEMS, "degree": DEGREES, "points": POINTS, "noise": NOISES}
     grid = small if quick else full
     return [
-        Task("pyepo", "linear", who, (("problem", p), ("degree", d), ("points", n), ("noise", e)), seed)
+        Task("pyepo", "linear", who, (("problem", p), ("degree", d), ("points", n), ("noise", e)), seed, APART)
         for seed in range(FIRST, FIRST + seeds)
         for n in grid["points"]
         for e in grid["noise"]

@@ -128,10 +128,14 @@ def duels(rows: Sequence[Row], reference: str, own: Sequence[str] = ()) -> str:
         rivals = dict(found)
         if all(name in found for name in own) and own:
             together = {setting for name in own for setting in found[name]}
-            rivals["the best of " + ", ".join(own)] = {
-                setting: min((found[name][setting] for name in own if setting in found[name]), key=_mean)
-                for setting in together
-            }
+            best: dict[tuple[str, ...], dict[Any, float]] = {}
+            for setting in together & ours.keys():
+                several = [found[name][setting] for name in own if setting in found[name]]
+                # On draws that all of them have: others are easier or harder.
+                common = set(ours[setting]).intersection(*several)
+                figures = [{seed: one[seed] for seed in common} for one in several]
+                best[setting] = min(figures, key=_mean) if common else {}
+            rivals["the best of " + ", ".join(own)] = best
         for method, theirs in rivals.items():
             counts = [0, 0, 0]
             for setting in ours.keys() & theirs.keys():

@@ -205,7 +205,7 @@ class DecisionProblem:
     @property
     def neutral(self) -> bool:
         """Whether the mean of ``y`` tells the best decision on average: no rules, and a cost that is affine in it."""
-        return self.parsed.affine and not self._inner and not self.rules
+        return not self.rules and all(part.parsed.affine and part.ambiguity is None for part in self._of_cost)
 
     def flat(self, theta: Theta) -> Float[Tensor, "batch theta"]:
         """θ as a flat tensor, checked: shape, type, no NaN or infinity."""

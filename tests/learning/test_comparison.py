@@ -174,6 +174,42 @@ def test_where_the_mean_suffices_the_usual_sets_are_the_smallest() -> None:
     assert "2 standard errors" not in other.reason
 
 
+def test_the_usual_sets_are_the_smallest_that_decide_for_as_many() -> None:
+    """Small sets around means outside the support are empty: then larger ones are usual, and as hard to replace."""
+    found = []
+    for least in (-np.inf, 0.0):
+        y, x = (
+            dro.Uncertain(2, support=dro.support.Box(np.full(2, least), np.full(2, np.inf))),
+            cp.Variable(2, nonneg=True),
+        )
+        problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+        rng = np.random.default_rng(0)
+        some = rng.standard_normal((60, 2))
+        outcomes = np.maximum(1.0 + 2.0 * some + 0.3 * rng.standard_normal((60, 2)), 0.0)
+        model = learner(problem, pretraining=dro.Stage(epochs=4), training__epochs=1, model__hidden=())
+        found.append(model.fit(some, outcomes).report_)
+    usual = [[t for t in report.trials if "to outcomes" in t.what] for report in found]
+    assert [t.solved for t in usual[0]] == [1.0] * 4
+    assert found[0].chosen is not None
+    assert "0.01 of the size" in found[0].chosen.what
+    # With a support the smallest are empty for some, others are not; what decides decides for all.
+    assert usual[1][-1].solved < 1.0
+    assert found[1].chosen is not None
+    assert found[1].chosen.solved == max(t.solved for t in found[1].trials)
+    assert "2 standard errors" in found[1].reason
+
+
+def test_without_a_first_training_nothing_is_usual() -> None:
+    """A model that was never fitted needs no standard error to be replaced."""
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+    model = learner(problem, pretraining=None, training=dro.Stage(epochs=8, batch_size=10)).fit(Z, Y, validation=HELD)
+    report = model.report_
+    assert report.chosen is not None
+    assert report.chosen.loss == min(t.loss for t in report.trials)
+    assert "standard error" not in report.reason
+
+
 def test_which_problems_the_mean_suffices_for() -> None:
     y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
     known = cp.Parameter(2, name="known")
@@ -186,6 +222,7 @@ def test_which_problems_the_mean_suffices_for() -> None:
         (cp.pos(y @ x), False),
         (dro.cvar(y @ x, 0.9), False),
         (y @ x + dro.expected(cp.pos(y[0] - x[0])), False),
+        (dro.expected(y[0] * x[0]) + dro.expected(y[1] * x[1]), True),
     ):
         assert dro.DecisionProblem(cost, box, ambiguity).neutral is expected
     assert not dro.DecisionProblem(y @ x, [*box, dro.chance(y @ x <= 3, 0.9)], ambiguity).neutral

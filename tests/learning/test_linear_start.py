@@ -11,6 +11,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 import drolayers as dro
+from drolayers.baselines.regression import MeanModel, train
+from drolayers.learning.data import Examples, examples
 from drolayers.learning.model import RIDGES, Perceptron, SetModel, ridge
 from drolayers.learning.pretraining import PredictionLosses
 
@@ -50,12 +52,16 @@ def test_the_ridge_is_that_of_scikit_learn_and_the_best_on_validation_data() -> 
     assert best is fits[0]
 
 
-def test_more_inputs_than_points_make_no_infinite_weights() -> None:
+def test_more_inputs_than_points_are_the_same_ridge() -> None:
+    """By the smaller of both products; a column that stands there twice is no trouble."""
     rng = np.random.default_rng(1)
-    X, T = torch.as_tensor(rng.standard_normal((5, 40))), torch.as_tensor(rng.standard_normal((5, 1)))
-    weight, bias = ridge(torch.cat([X, X[:, :1]], 1), T, torch.cat([X, X[:, :1]], 1), T)
-    assert bool(weight.isfinite().all())
-    assert bool(bias.isfinite().all())
+    X, T = rng.standard_normal((5, 40)), rng.standard_normal((5, 2))
+    X = np.column_stack([X, X[:, 0]])
+    weight, bias = ridge(*(torch.as_tensor(part) for part in (X, T, X, T)))
+    # What is asked of the data themselves likes the least penalty.
+    fit = Ridge(alpha=RIDGES[-1] * len(X)).fit(X, T)
+    np.testing.assert_allclose(weight.numpy(), fit.coef_, atol=1e-9)
+    np.testing.assert_allclose(bias.numpy(), fit.intercept_, atol=1e-9)
 
 
 @pytest.mark.parametrize("hidden", [(), (7,), (8, 8)])
@@ -176,3 +182,26 @@ def test_a_saved_learner_keeps_its_linear_part(tmp_path: Any) -> None:
     fitted.save(tmp_path / "linear")
     again = dro.DecisionFocusedLearner.load(tmp_path / "linear", problem)
     np.testing.assert_array_equal(again.predict_set(Z)["mu"], fitted.predict_set(Z)["mu"])
+
+
+def test_no_epochs_are_no_training() -> None:
+    Z, Y = _data(40)
+    for policy in (dro.baselines.MeanPrediction(_problem(), epochs=0), dro.baselines.MeanPrediction(_problem())):
+        assert bool(policy.fit(Z, Y).model_.network.straight) is bool(policy.epochs)
+    fitted = _fitted(_problem(), Z, Y, pretraining=dro.Stage(epochs=0))
+    assert not bool(fitted.pipeline_.model.networks[0].straight)
+
+
+def test_a_start_without_a_score_is_no_best_one() -> None:
+    training, held_out = (examples(_problem(), *_data(30, seed=seed)) for seed in (0, 1))
+    model = MeanModel(3, 2, ())
+    model.calibrate(training.Z, training.Y)
+    asked = []
+
+    def score(data: Examples) -> float:
+        asked.append(float(model.error(data.Z, data.Y)))
+        return asked[-1] if len(asked) > 1 else float("nan")
+
+    train(model, model.error, score, training, held_out, epochs=5, lr=0.1, batch_size=10, seed=0)
+    assert float(model.error(held_out.Z, held_out.Y)) == pytest.approx(min(asked[1:]))
+    assert min(asked[1:]) < asked[0]

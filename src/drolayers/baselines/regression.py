@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from math import isnan
 
 import torch
 from jaxtyping import Float
@@ -122,6 +123,7 @@ def train(
     module.eval()
     with torch.no_grad():
         best, history = (float("inf") if held_out is None else score(held_out)), []
+    best = float("inf") if isnan(best) else best
     kept = None if held_out is None else deepcopy(module.state_dict())
     for epoch in range(total):
         seen, count = 0.0, 0
@@ -158,19 +160,19 @@ def fit_mean(
     batch_size: int,
     seed: int,
     degree: int = 1,
+    linear: bool = True,
 ) -> tuple[MeanModel, list[dict[str, float]]]:
-    """A network for the mean, trained on squared errors from nothing and from least squares.
+    """A network for the mean, trained on squared errors from nothing and, unless said otherwise, from least squares.
 
-    It is the better of both on validation data, each at its best epoch; without such data it begins at nothing.
+    It is the better of both on validation data, each at its best epoch; without such data, or without epochs, it begins
+    at nothing.
     """
     found: list[tuple[float, MeanModel, list[dict[str, float]]]] = []
-    for linear in (False, True):
-        if linear and held_out is None:
-            break
+    for straight in (False, True) if linear and epochs and held_out is not None else (False,):
         generator = torch.Generator().manual_seed(whole("seed", seed, 0))
         model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator, degree)
         model.calibrate(training.Z, training.Y)
-        if linear and held_out is not None:
+        if straight and held_out is not None:
             model.take_linear(training, held_out)
 
         def judged(data: Examples, model: MeanModel = model) -> float:
@@ -181,5 +183,5 @@ def fit_mean(
             model, model.error, judged, training, held_out, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed
         )
         found.append((0.0 if held_out is None else judged(held_out), model, history))
-    _, model, history = min(found, key=lambda one: one[0])
+    _, model, history = min(found, key=lambda one: float("inf") if isnan(one[0]) else one[0])
     return model, history

@@ -10,7 +10,7 @@ than a standard error of the difference, row by row. (On draws of PyEPO's proble
 had regrets of 5 % less than the best baseline, the least loss ones of 0.5 % less.)
 
 Where costs are affine in what is uncertain and their mean is the goal, the predicted mean is known to be all that one
-can use. There the usual model is the one with the smallest sets, and others, larger sets included, must be better by
+can use. There the usual model is the one with the smallest sets that decide for as many, and others must be better by
 two standard errors.
 """
 
@@ -135,7 +135,7 @@ class Comparison:
         projections: that may be used, the usual one first.
         sized: whether sets may be made smaller than those that the first training found.
         errors: by how many standard errors another model must be better than the usual one.
-        smallest: whether the usual one is that with the smallest sets, rather than with any.
+        smallest: whether the usual one is that with the smallest sets that decide for as many, rather than the best.
     """
 
     def __init__(
@@ -185,8 +185,7 @@ class Comparison:
         seen = []
         for projection in self.projections:
             self.pipeline.projection = projection
-            name = f"{what}, {'no projection' if projection is None else 'projection'}"
-            seen.append(self._note(name, 0, usual and not self.smallest))
+            seen.append(self._note(f"{what}, {'no projection' if projection is None else 'projection'}", 0, usual))
         self._differ = self._differ or len({trial.loss for trial in seen}) > 1
         model, sets = self.pipeline.model, self.pipeline.layer.problem.sets
         if not self.sized or self.pipeline.projection is not None or not isinstance(model, SetModel):
@@ -197,8 +196,7 @@ class Comparison:
             factor = sets.scaled(torch.ones_like(units[0])[None], size)[0]
             model.centre.copy_(units[0] * factor)
             model.scale.copy_(units[1] * factor)
-            last = size == SIZES[-1]
-            self._note(f"{what}, no projection, {size:g} of the size", 0, usual and (last or not self.smallest))
+            self._note(f"{what}, no projection, {size:g} of the size", 0, usual)
 
     def tried(self, choice: Choice, name: str) -> Trial:
         """A training from the start."""
@@ -263,13 +261,15 @@ class Comparison:
         return Findings(trials, why)
 
     def _note(self, what: str, epochs: int, usual: bool = False) -> Trial:
-        """Measure the pipeline as it is, and keep it if nothing of its kind was better."""
+        """Measure the pipeline as it is, and keep it if nothing of its kind is to be preferred."""
         losses, solved = self._measure()
         found = losses[losses.isfinite()]
         trial = Trial(what, float(found.mean()) if len(found) else float("inf"), solved, epochs, losses=losses)
         self.trials.append(trial)
         held = self._usual if usual else self._other
-        if held is None or trial.beats(held.trial):
+        # The usual ones come from large to small sets; small ones may be empty for some.
+        small = usual and self.smallest
+        if held is None or (solved >= held.trial.solved if small else trial.beats(held.trial)):
             kept = _Kept(trial, deepcopy(self.pipeline.model.state_dict()), self.pipeline.projection)
             self._usual, self._other = (kept, self._other) if usual else (self._usual, kept)
         return trial

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Literal, Self
@@ -207,8 +208,9 @@ class DecisionFocusedLearner(Judged, Decider):
         stage = self.training
         # What the pre-trained model would be is compared by its cost alone: not where constraints are held on data.
         compares = stage is not None and stage.epochs and stage.violations is None and self.trainer.budget
-        comparison = self._comparison(training, held_out) if compares and held_out is not None else None
-        self._pretrain(training, held_out, comparison)
+        first = self._first_loss(training)
+        comparison = self._comparison(first, training, held_out) if compares and held_out is not None else None
+        self._pretrain(first, training, held_out, comparison)
         if self.training is not None and self.training.epochs:
             self._train_on_decisions(self.training, training, held_out, comparison)
         self.report_ = Findings() if comparison is None else comparison.keep()
@@ -294,7 +296,7 @@ class DecisionFocusedLearner(Judged, Decider):
         if tuple(theta.shape) != (1, size):
             raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
 
-    def _comparison(self, training: Examples, held_out: Examples) -> Comparison:
+    def _comparison(self, first: PredictionLosses | None, training: Examples, held_out: Examples) -> Comparison:
         """What trains in several ways and judges by validation data."""
         stage, objective = self.training or Stage(), checked_objective(self.objective)
         covering = self._covering(stage, training)
@@ -314,10 +316,10 @@ class DecisionFocusedLearner(Judged, Decider):
             return losses, min(float(one.isfinite().double().mean()) for one in (losses, others))
 
         sized = self._resizable(stage)
-        default = isinstance(self.pipeline_.model, SetModel)
-        smallest = sized and default and self.problem.neutral and isinstance(objective, Mean)
-        # A training whose rate is given is asked for.
-        errors = 0.0 if stage.rate != "auto" else 2.0 if smallest else 1.0
+        located = first is not None and first.locates and isinstance(self.pipeline_.model, SetModel)
+        smallest = sized and located and self.problem.neutral and isinstance(objective, Mean)
+        # A training whose rate is given is asked for, and nothing is usual that was never fitted.
+        errors = 0.0 if stage.rate != "auto" or first is None else 2.0 if smallest else 1.0
         return Comparison(self.pipeline_, run, measure, projections, sized, errors, smallest)
 
     def _resizable(self, stage: Stage) -> bool:
@@ -330,8 +332,8 @@ class DecisionFocusedLearner(Judged, Decider):
             return False
         return True
 
-    def _pretrain(self, training: Examples, held_out: Examples | None, comparison: Comparison | None) -> None:
-        """The first training, for sets that it means something to."""
+    def _first_loss(self, training: Examples) -> PredictionLosses | None:
+        """The loss of the first training; None where there is none, or nothing that it means something to."""
         sets, stage = self.problem.sets, self.pretraining
         if self.training is None and any(
             part.size and not isinstance(part, FITTED) for one in sets.members for part in one.events or (one,)
@@ -342,11 +344,21 @@ class DecisionFocusedLearner(Judged, Decider):
                 stacklevel=3,
             )
         if stage is None or not stage.epochs:
-            return
+            return None
         loss = PredictionLosses(sets, training.Y, stage.locations)
-        if not loss.fits:
-            return
+        return loss if loss.fits else None
 
+    def _pretrain(
+        self,
+        loss: PredictionLosses | None,
+        training: Examples,
+        held_out: Examples | None,
+        comparison: Comparison | None,
+    ) -> None:
+        """The first training."""
+        stage = self.pretraining
+        if loss is None or stage is None:
+            return
         auto = stage.rate == "auto"
 
         def run(stage: Stage, name: str) -> None:
@@ -363,7 +375,7 @@ class DecisionFocusedLearner(Judged, Decider):
                 model = self.pipeline_.model
                 if isinstance(model, SetModel):
                     # Shapes begin at what is left around the centres.
-                    model.take_typical(sets, loss.shapes(model(training.Z), training.Y))
+                    model.take_typical(self.problem.sets, loss.shapes(model(training.Z), training.Y))
                 stage, half, phase = stage.but(epochs=max(half, 1)), 0, "bound"
             module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), half, phase)
             self._train(name, module, stage, training, held_out)
@@ -395,21 +407,28 @@ class DecisionFocusedLearner(Judged, Decider):
         0.038 and 0.158 against 0.045 and 0.170 on paths; 0.0136 and 0.0864 against 0.0162 and 0.0898 on knapsacks. On
         the battery, with 101 covariates, those from nothing are ahead.)
         """
-        model = self.pipeline_.model
-        located = PredictionModule(self.pipeline_, loss, rate_schedule(stage), 0, "location")
-        aims = loss.aims(training.Y)
-        start = deepcopy(model.state_dict())
-        self._train(name, located, stage, training, held_out)
+        model, sets = self.pipeline_.model, self.problem.sets
+        aims, start = loss.aims(training.Y), deepcopy(model.state_dict())
+        found: list[tuple[float, dict[str, Tensor]]] = []
+
+        def note(located: PredictionModule) -> None:
+            if held_out is not None and not isnan(value := located.judged(held_out)):
+                found.append((value, deepcopy(model.state_dict())))
+
+        def trained(name: str) -> None:
+            located = PredictionModule(self.pipeline_, loss, rate_schedule(stage), 0, "location")
+            note(located)
+            self._train(name, located, stage, training, held_out)
+            note(located)
+
+        trained(name)
         if held_out is None or not aims or isinstance(self.model, nn.Module) or not isinstance(model, SetModel):
             return
-        best, kept = located.judged(held_out), deepcopy(model.state_dict())
         model.load_state_dict(start)
-        model.take_linear(self.problem.sets, training.Z, aims, held_out.Z, loss.aims(held_out.Y))
-        at_once, linear = located.judged(held_out), deepcopy(model.state_dict())
-        located = PredictionModule(self.pipeline_, loss, rate_schedule(stage), 0, "location")
-        self._train(f"{name}-linear", located, stage, training, held_out)
-        if min(best, at_once) < located.judged(held_out):
-            model.load_state_dict(kept if best < at_once else linear)
+        model.take_linear(sets, training.Z, aims, held_out.Z, loss.aims(held_out.Y))
+        trained(f"{name}-linear")
+        if found:
+            model.load_state_dict(min(found, key=lambda one: one[0])[1])
 
     def _train_on_decisions(
         self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None

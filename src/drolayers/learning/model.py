@@ -189,10 +189,14 @@ def ridge(
     held_T: Float[Tensor, "m output"],
 ) -> tuple[Float[Tensor, "output column"], Float[Tensor, " output"]]:
     """Weights and shift of a linear map by least squares, with the penalty that is best on validation data."""
-    shift, middle = T.mean(0), X.mean(0)
-    values, vectors = torch.linalg.eigh((X - middle).T @ (X - middle) / len(X))
-    pulled = vectors.T @ ((X - middle).T @ (T - shift)) / len(X)
-    found = [vectors @ (pulled / (values.clamp(min=0.0) + penalty)[:, None]) for penalty in RIDGES]
+    shift, middle, count = T.mean(0), X.mean(0), len(X)
+    inner = X - middle
+    # Eigenvectors of the smaller of both products: there may be many more columns than rows.
+    tall = count >= X.shape[1]
+    values, vectors = torch.linalg.eigh((inner.T @ inner if tall else inner @ inner.T) / count)
+    pulled = vectors.T @ (inner.T @ (T - shift) if tall else T - shift) / count
+    back = vectors if tall else inner.T @ vectors
+    found = [back @ (pulled / (values.clamp(min=0.0) + penalty)[:, None]) for penalty in RIDGES]
     errors = [float(((held_X - middle) @ W + shift - held_T).square().sum()) for W in found]
     best = found[min(range(len(RIDGES)), key=errors.__getitem__)]
     return best.T, shift - middle @ best

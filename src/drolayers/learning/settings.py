@@ -114,7 +114,8 @@ class Stage(Settings):
             validation data among this and a few others (:class:`Trainer`).
         decay: what a rate that is a number is divided by after each third of the epochs; 1 for a constant one.
         batch_size: items a step; None for a tenth of the training points, but 8 at least and 50 at most.
-        clip: largest norm of a gradient of the loss in typical units; None for none.
+        clip: largest norm of a gradient of the loss in typical units; None for none. Locations that are fitted to
+            outcomes at the automatic rate are not clipped, and their rate falls along a half cosine.
         patience: epochs without a better validation loss before training stops; None never stops early.
         locations: of the first training: what locations are fitted to, "nominal" (Q_z, as in the paper) or "outcomes"
             (those of the training points themselves, without the neighbours' bias); "auto" is the latter for sets

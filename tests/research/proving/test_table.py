@@ -61,6 +61,15 @@ def test_wins_ties_and_losses_are_paired_by_seed() -> None:
     assert "best of" not in duels(rows, "learner", ("other", "missing"))
 
 
+def test_the_best_of_several_is_found_on_the_draws_that_all_have() -> None:
+    """One that has finished the easy draws only is not the best for that."""
+    learner = figures("learner", 10, [4.0, 4.1, 1.0, 1.1])
+    whole = figures("whole", 10, [3.0, 3.1, 0.5, 0.6])
+    easy = [r | {"seed": SEEDS[2 + k]} for k, r in enumerate(figures("easy", 10, [0.9, 1.0]))]
+    told = duels([*learner, *whole, *easy], "learner", ("whole", "easy"))
+    assert told.splitlines()[-1] == "| the best of whole, easy | 0 | 0 | 1 |"
+
+
 def test_a_tie_ends_at_two_standard_errors() -> None:
     """Differences of 1 and 1 + 2a have the mean 1 + a and the error a: a tie from a = 1 on."""
     for a, expected in ((0.99, "| other | 1 | 0 | 0 |"), (1.01, "| other | 0 | 1 | 0 |")):
