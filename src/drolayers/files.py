@@ -50,8 +50,8 @@ def load(path: str | Path, what: str, form: int) -> tuple[dict[str, Any], dict[s
         raise ModelError(f"{path} is not a {what}.")
     if header["format"] != form:
         raise ModelError(
-            f"{path} is a {what} of format {header['format']}, and this version reads format {form}: save it again "
-            "with this version."
+            f"{path} is a {what} of format {header['format']}, and this version reads format {form}: make it anew with "
+            "this version, or use the one that wrote it."
         )
     if metadata.get("checksum") != checksum(metadata["drolayers"], found):
         raise ModelError(f"{path} is damaged: its checksum does not fit its contents; copy it anew, or save it again.")
