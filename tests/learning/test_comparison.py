@@ -125,6 +125,10 @@ def test_another_model_takes_the_place_of_the_usual_one_only_where_it_is_clearly
     assert told[1].beats(told[0])
     assert not told[1].beats(told[0], errors=1.0)
     assert told[2].beats(told[0], errors=1.0)
+    # Nor do differences that are smaller than what solvers leave open, be they the same in every row.
+    closer = replace(told[0], loss=1.0 - 1e-8, losses=usual.double() - 1e-8)
+    assert closer.beats(told[0])
+    assert not closer.beats(told[0], errors=1.0)
     # Those that decide for more are better, whatever it costs; one row alone shows nothing.
     assert replace(told[1], solved=0.9).beats(replace(told[0], solved=0.8), errors=1.0)
     assert not Trial("", 0.0, 1.0, 0, losses=usual[:1] - 1).beats(Trial("", 1.0, 1.0, 0, losses=usual[:1]), errors=1.0)
@@ -168,10 +172,76 @@ def test_where_the_mean_suffices_the_usual_sets_are_the_smallest() -> None:
     assert len(usual) == 1
     # Twelve rows tell none of them apart.
     assert chosen.what == usual[0].what
-    assert "2 standard errors" in report.reason
+    assert "standard error" in report.reason
     # Where a tail is the goal, the mean is not all there is.
     other = _assets(dro.objectives.CVaR(0.5)).fit(Z, Y, validation=HELD).report_
     assert "2 standard errors" not in other.reason
+
+
+def _compared(short: list[float], rows: int = 16, **settings: Any) -> tuple[Comparison, list[int]]:
+    """A comparison whose short trainings gain so many standard errors on the usual model; epochs of all trainings."""
+    pipeline = Pipeline(nn.Linear(1, 1), None, None, dro.DROLayer(shop(lots=False).problem))
+    noise = torch.randn(rows, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = (noise - noise.mean()) / noise.std()
+    ran: list[int] = []
+    gains = iter([*short, 3.0])
+
+    def measure() -> tuple[torch.Tensor, float]:
+        if not ran:
+            return torch.ones(rows, dtype=torch.float64), settings.get("solved", 1.0)
+        return 1.0 + noise - next(gains) / rows**0.5, 1.0
+
+    comparison = Comparison(
+        pipeline,
+        lambda stage, name: ran.append(stage.epochs),
+        measure,
+        [None],
+        errors=settings.get("errors", 2.0),
+        smallest=settings.get("smallest", True),
+    )
+    comparison.settle("pre-trained")
+    choice = Choice(None, dro.Stage(16, rate=0.1))
+    others = [replace(choice, stage=choice.stage.but(rate=0.1 + k)) for k in range(1, len(short))]
+    comparison.train(choice, len(short) / 8, [lambda best: others])
+    return comparison, ran
+
+
+def test_the_long_training_is_left_out_where_short_ones_show_nothing() -> None:
+    comparison, ran = _compared([0.5, 0.9, -1.0])
+    assert ran == [2, 2, 2]
+    findings = comparison.keep()
+    assert findings.chosen is not None
+    assert findings.chosen.epochs == 0
+    assert "No short training" in findings.reason
+    assert "a standard error" in findings.reason
+    # One that is ahead by more is followed by the long training, which is ahead by three here.
+    comparison, ran = _compared([0.5, 1.1, -1.0])
+    assert ran == [2, 2, 2, 16]
+    findings = comparison.keep()
+    assert findings.chosen is findings.trials[-1]
+    assert "longest" in findings.reason
+
+
+@pytest.mark.parametrize("settings", [{"smallest": False}, {"errors": 0.0}, {"solved": 0.9}])
+def test_the_long_training_is_left_out_only_where_the_mean_suffices_and_all_have_a_decision(
+    settings: dict[str, Any],
+) -> None:
+    assert _compared([0.5, 0.9], **settings)[1] == [2, 2, 16]
+
+
+def test_without_a_budget_for_short_trainings_there_is_the_long_one() -> None:
+    comparison, ran = _compared([])
+    assert ran == [16]
+    assert "longest" in comparison.keep().reason
+
+
+def test_a_learner_without_a_long_training_has_no_history_of_it() -> None:
+    model = _assets(training__epochs=8).fit(Z, Y, validation=HELD)
+    assert "No short training" in model.report_.reason
+    assert list(model.history_) == ["prediction"]
+    dro.plot.training(model)
+    with pytest.raises(dro.ModelError, match="no stage 'decision'"):
+        dro.plot.training(model, stage="decision")
 
 
 def test_the_usual_sets_are_the_smallest_that_decide_for_as_many() -> None:

@@ -461,7 +461,7 @@ class DecisionFocusedLearner(Judged, Decider):
                 if isinstance(best.stage.rate, float)
             ],
         ]
-        comparison.tried(comparison.search(choice, self.trainer.budget, questions), "decision")
+        comparison.train(choice, self.trainer.budget, questions)
 
     def _gradient(self, stage: Stage, training: Examples) -> str:
         """The gradient that a training takes: "auto" where there is no choice to be made."""
