@@ -270,18 +270,22 @@ class Comparison:
         self.pipeline.model.load_state_dict(best.weights)
         self.pipeline.projection = best.projection
         trials = [replace(t, chosen=t is best.trial, losses=None) for t in self.trials]
-        why = (
-            f"No short training on decisions helped{_margin(self.errors / 2.0)} on validation data: the long one was left "
-            "out, and the pre-trained model is kept."
-            if self._left_out
-            else f"Training on decisions did not help{_margin(self.errors)} on validation data: the pre-trained model is "
-            "kept."
-            if not best.trial.epochs
-            else "The longest training was the best on validation data."
-            if best.trial is self.trials[-1]
-            else "A short training was better on validation data than the long one: its model is kept."
-        )
-        return Findings(trials, why)
+        return Findings(trials, self._reason(best.trial))
+
+    def _reason(self, best: Trial) -> str:
+        """Why it is the best."""
+        if self._left_out:
+            margin = _margin(self.errors / 2.0)
+            return (
+                f"No short training on decisions helped{margin} on validation data: the long one was left out, and the "
+                "pre-trained model is kept."
+            )
+        if not best.epochs:
+            margin = _margin(self.errors)
+            return f"Training on decisions did not help{margin} on validation data: the pre-trained model is kept."
+        if best is self.trials[-1]:
+            return "The longest training was the best on validation data."
+        return "A short training was better on validation data than the long one: its model is kept."
 
     def _note(self, what: str, epochs: int, usual: bool = False) -> Trial:
         """Measure the pipeline as it is, and keep it if nothing of its kind is to be preferred."""
