@@ -10,6 +10,7 @@ from typing import Any
 import cvxpy as cp
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -56,11 +57,8 @@ def test_a_stock_that_can_be_sold_back_changes_the_order_and_not_the_shelf(ball:
 
 
 def test_known_data_is_a_dict_or_a_frame(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     here, (Z, Y, known) = Shelf(), data()
-    frame = pandas.DataFrame(
-        {"price": known["price"], "stock_2": known["stock"][:, 1], "stock_1": known["stock"][:, 0]}
-    )
+    frame = pd.DataFrame({"price": known["price"], "stock_2": known["stock"][:, 1], "stock_1": known["stock"][:, 0]})
     fitted = learner(here.problem).fit(Z, Y, known=frame)
     by_dict, by_frame = (fitted.decide(Z, known=told)[here.order] for told in (known, frame))
     np.testing.assert_array_equal(by_dict, by_frame)

@@ -18,6 +18,7 @@ from torch import nn
 import drolayers as dro
 from drolayers.conic import Exact, Smoothed
 from drolayers.learning import Annealed, SetModel
+from drolayers.learning.deprecated import OF_LAYER
 from research.problems import Portfolio, PortfolioData
 from tests.learning.small import learner, sales, shop, weights
 
@@ -345,12 +346,53 @@ def test_a_sweep_and_an_oracle_on_a_dask_cluster() -> None:
 def test_arguments_of_the_last_version_are_told_where_they_are_now() -> None:
     problem = shop().problem
     old = {"epochs": 3, "pretrain_epochs": 2, "batch_size": 7, "hidden": (4,), "samples": 2, "strategy": "decision"}
-    with pytest.warns(FutureWarning, match=r"training=dro.Stage\(epochs=3, batch_size=7\)"):
+    with pytest.warns(FutureWarning, match=r"training=dro.Stage\(epochs=3, batch_size=7\)") as warned:
         model = dro.DecisionFocusedLearner(problem, **old)
     assert (model.training.epochs, model.training.batch_size, model.pretraining.epochs) == (3, 7, 2)
     assert (model.model, model.layer.samples) == (dro.Network((4,)), 2)
+    assert warned[0].filename == __file__
     with pytest.warns(FutureWarning, match="training=None"):
         assert dro.DecisionFocusedLearner(problem, strategy="prediction").training is None
+    # It was the fourth argument.
+    with pytest.warns(FutureWarning, match="training=None"):
+        by_place = dro.DecisionFocusedLearner(problem, None, None, "prediction")
+    assert (by_place.training, by_place.projection) == (None, "auto")
+    with pytest.warns(FutureWarning, match="training=dro.Stage") as warned:
+        assert by_place.set_params(training=dro.Stage(), epochs=4).training == dro.Stage(epochs=4)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("hidden", (4,)), ("degree", 2), ("temperature", 2.0), ("gradient", "exact"), ("smoothing", 0.1)],
+        *[("margin", 0.5), ("leave_one_out", False), ("pretrain_epochs", 7), ("pretrain_lr", 0.1), ("epochs", 7)],
+        *[("lr", 0.1), ("lr_divisor", 2.0), ("batch_size", 7), ("gradient_clip", None), ("patience", 2)],
+        *[("validation_share", 0.5), ("directory", "runs"), ("progress", False), ("devices", 2), ("anchor", 1.0)],
+        *[
+            ("locations", "outcomes"),
+            ("candidates", 2),
+            ("samples", 2),
+            ("oracle", "enumeration"),
+            ("engine", "clarabel"),
+        ],
+        *[("proposal", None), ("enumerate_up_to", 0)],
+    ],
+)
+def test_what_is_advised_instead_of_an_old_argument_is_the_same(name: str, value: object) -> None:
+    problem = shop().problem
+    with pytest.warns(FutureWarning) as warned:
+        old = dro.DecisionFocusedLearner(problem, **{name: value})
+    advice = str(warned[0].message).split("write ")[1].removesuffix(".").replace("; ", ", ")
+    new = eval(f"dro.DecisionFocusedLearner(problem, {advice})", {"dro": dro, "problem": problem})
+    for part in ("model", "pretraining", "training", "trainer"):
+        assert getattr(old, part) == getattr(new, part)
+    assert repr(old.projection) == repr(new.projection)
+    assert (old.layer is None) == (new.layer is None) == (name not in OF_LAYER)
+    if old.layer is not None:
+        one, other = (vars(model.layer).get(name) for model in (old, new))
+        assert type(one) is type(other)
+        assert one == other or not isinstance(one, (int, str))
 
 
 def test_a_layer_and_a_projection_that_are_handed_in_are_used_and_not_changed() -> None:
@@ -562,7 +604,12 @@ def test_counts_of_numpy_and_models_that_need_batches() -> None:
     Z, Y = sales(20)
     stage = dro.Stage(epochs=np.int64(1), batch_size=np.int32(10), patience=np.int64(2), rate=lambda epoch: 0.0 * epoch)
     model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    learner(shop(False).problem, model=model, pretraining=stage, training=stage, seed=np.int64(3)).fit(Z, Y)
+    fitted = learner(shop(False).problem, model=model, pretraining=stage, training=stage, seed=np.int64(3)).fit(Z, Y)
+    # Rates of zero: batch means move, weights do not; single contexts decide as they do among others.
+    for kept, given in zip(fitted.pipeline_.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(kept, given.double())
+    together, alone = (fitted.decision(z).value for z in (Z, Z[:1]))
+    torch.testing.assert_close(alone, together[:1])
 
 
 def test_violations_on_data() -> None:

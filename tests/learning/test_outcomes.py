@@ -12,7 +12,6 @@ from tests.learning.small import learner
 from tests.learning.test_calibration import draw
 
 
-@pytest.mark.skipif(not hasattr(dro, "Outcomes"), reason="needs dro.Outcomes")
 @pytest.mark.parametrize("shape", ["box", "ellipsoid", "budget"])
 def test_coverage_over_draws(shape: str) -> None:
     """Of 39 scores the 36th: a new outcome is covered with probability 0.9, on average over draws."""

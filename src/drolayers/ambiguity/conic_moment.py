@@ -17,7 +17,7 @@ from drolayers.ambiguity.moment import Ingredient, Moment
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical
 from drolayers.ambiguity.terms import Charge, ConicTerm, Term
-from drolayers.conic import make_engine
+from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.errors import ModelError
@@ -132,7 +132,7 @@ class Epigraph(Moment):
         if not batch.numel():
             return y.new_zeros(*batch, 1)
         flat = [t.expand(*batch, *t.shape[t.dim() - own :]).reshape(batch.numel(), -1).to(y) for t, own in tensors]
-        solution = make_engine().solve(program, torch.cat(flat, 1))
+        solution = default_engine().solve(program, torch.cat(flat, 1))
         # Where no u will do g is infinite, as is the recession of what grows faster than linearly.
         infinite = torch.full_like(solution.objective, torch.inf)
         value = torch.where(solution.status == int(Status.INFEASIBLE), infinite, solution.objective)

@@ -298,13 +298,9 @@ class Matrix(Image):
         """A vector of components a row of the block that the matrix touches."""
         rows, coordinates, entry = rectangle(layout, self._touched(self.A.shape[1]))
         size, count = self.A.shape[0], rows.size
-        matrix = leaves["A"][:, coordinates]
-
-        def transpose(tau: cp.Expression) -> cp.Expression:
-            return cp.vec(cp.reshape(tau, (count, size), order="C") @ matrix, order="C")
-
         parts = Parts(rows, np.zeros_like(rows), np.zeros_like(rows))
         shift = leaves["mu"] if count == 1 else leaves["mu"][np.tile(np.arange(size), count)]
+        transpose = transposed(leaves["A"][:, coordinates], count)
         return Laid(entry.ravel(), np.repeat(np.arange(count), size), parts, shift, transpose)
 
     def at(self, y: Tensor, leaves: Leaves, shifted: bool = True) -> Tensor:
@@ -324,6 +320,12 @@ def whitening(y: Tensor, rows: int, dim: int) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     root = vectors @ torch.diag(values.clamp(min=RIDGE) ** -0.5) @ vectors.T / unit
     return torch.cat([root, root.new_zeros(max(rows - dim, 0), dim)])[:rows]
+
+
+def transposed(matrix: cp.Expression, count: int) -> Callable[[cp.Expression], cp.Expression]:
+    """From vectors τ, one a row of so many, to all Aᵀτ."""
+    shape = (count, matrix.shape[0])
+    return lambda tau: cp.vec(cp.reshape(tau, shape, order="C") @ matrix, order="C")
 
 
 def rectangle(layout: Layout, touched: Labels) -> tuple[Labels, Labels, NDArray[np.int64]]:

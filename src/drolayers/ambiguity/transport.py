@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from drolayers.ambiguity.image import rectangle
+from drolayers.ambiguity.image import rectangle, transposed
 from drolayers.ambiguity.outer import Labels, NormPower
 from drolayers.ambiguity.parameters import Learn
 from drolayers.ambiguity.terms import Parts
@@ -133,13 +133,8 @@ class Transport:
         if matrix is not None:
             rows, coordinates, entry = rectangle(layout, self.moving)
             moves = np.isin(coordinates, self.moving)
-            entry, count, size = entry[:, moves].ravel(), rows.size, matrix.shape[0]
-
-            def transpose(tau: cp.Expression) -> cp.Expression:
-                return cp.vec(cp.reshape(tau, (count, size), order="C") @ matrix, order="C")
-
-            part, number = np.divmod(np.arange(count * size), size)
-            return Ways(entry, part, number, _of_rows(rows), transpose)
+            part, number = np.divmod(np.arange(rows.size * matrix.shape[0]), matrix.shape[0])
+            return Ways(entry[:, moves].ravel(), part, number, _of_rows(rows), transposed(matrix, rows.size))
         position = np.full(self.dim, -1)
         position[self.moving] = np.arange(self.moving.size)
         entry = np.flatnonzero(position[layout.coordinate] >= 0)

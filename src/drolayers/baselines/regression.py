@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples, SeededBatches
-from drolayers.learning.model import Perceptron, polynomials, ridge, units
+from drolayers.learning.model import Perceptron, Standardised, ridge, units
 
 
-class MeanModel(nn.Module):
+class MeanModel(Standardised):
     """A multilayer perceptron for E[y | z], with inputs and outputs in units of the training data.
 
     Args:
@@ -27,8 +27,6 @@ class MeanModel(nn.Module):
         degree: of the polynomials of the covariates that the network sees; 1 for the covariates alone.
     """
 
-    input_shift: Tensor
-    input_scale: Tensor
     output_shift: Tensor
     output_scale: Tensor
 
@@ -40,37 +38,27 @@ class MeanModel(nn.Module):
         generator: torch.Generator | None = None,
         degree: int = 1,
     ) -> None:
-        super().__init__()
-        self.degree = whole("degree", degree)
-        seen = polynomials(torch.zeros(1, whole("inputs", inputs)), self.degree).shape[1]
-        self.network = Perceptron([seen, *(whole("Every entry of hidden", h) for h in hidden), outputs], generator)
-        for name, size in (("input", seen), ("output", outputs)):
-            self.register_buffer(f"{name}_shift", torch.zeros(size))
-            self.register_buffer(f"{name}_scale", torch.ones(size))
+        super().__init__(inputs, degree)
+        self.network = Perceptron([self.seen, *(whole("Every entry of hidden", h) for h in hidden), outputs], generator)
+        self.register_buffer("output_shift", torch.zeros(outputs))
+        self.register_buffer("output_scale", torch.ones(outputs))
         self.double()
 
     def calibrate(self, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units from training data."""
-        for data, shift, scale in (
-            (polynomials(Z, self.degree), self.input_shift, self.input_scale),
-            (Y, self.output_shift, self.output_scale),
-        ):
-            centre, unit = units(data)
-            shift.copy_(centre)
-            scale.copy_(unit)
+        self.take_inputs(Z)
+        shift, scale = units(Y)
+        self.output_shift.copy_(shift)
+        self.output_scale.copy_(scale)
 
     def take_linear(self, training: Examples, held_out: Examples) -> None:
         """Begin at least squares, with the ridge that validation data like best."""
-        parts = [(self._inner(d.Z), (d.Y - self.output_shift) / self.output_scale) for d in (training, held_out)]
+        parts = [(self.inner(d.Z), (d.Y - self.output_shift) / self.output_scale) for d in (training, held_out)]
         self.network.take_linear(*ridge(*parts[0], *parts[1]))
-
-    def _inner(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch column"]:
-        """Covariates in their units."""
-        return (polynomials(z, self.degree) - self.input_shift) / self.input_scale
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch dim"]:
         """The predicted mean."""
-        return self.output_shift + self.output_scale * self.network(self._inner(z))
+        return self.output_shift + self.output_scale * self.network(self.inner(z))
 
     def error(self, z: Float[Tensor, "batch dz"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
         """The mean squared error of standardised outcomes."""

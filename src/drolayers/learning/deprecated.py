@@ -10,6 +10,7 @@ from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
 from drolayers.learning.settings import Network, Settings
 from drolayers.problem import DecisionProblem
+from drolayers.projection import Projection
 
 MOVED: dict[str, tuple[tuple[str, str], ...]] = {
     "hidden": (("model", "hidden"),),
@@ -37,13 +38,15 @@ MOVED: dict[str, tuple[tuple[str, str], ...]] = {
 """Where each of them is now."""
 
 OF_LAYER = ("candidates", "samples", "proposal", "enumerate_up_to", "oracle", "engine")
+STRATEGIES = ("decision", "prediction")
+OLD = {*MOVED, *OF_LAYER, "strategy", "margin"}
 
 
 def upgraded(problem: DecisionProblem, settings: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with old ones put where they belong now, and a warning that says where."""
     found, told = dict(settings), []
     parts: dict[str, dict[str, Any]] = {}
-    if old.get("strategy", "decision") not in ("decision", "prediction"):
+    if old.get("strategy", "decision") not in STRATEGIES:
         raise ModelError(f"strategy must be 'decision' or 'prediction', not {old['strategy']!r}.")
     if old.get("strategy") == "prediction":
         told.append("training=None")
@@ -52,19 +55,26 @@ def upgraded(problem: DecisionProblem, settings: Mapping[str, Any], old: Mapping
         if name in MOVED:
             for owner, key in MOVED[name]:
                 parts.setdefault(owner, {})[key] = value
-        elif name not in (*OF_LAYER, "strategy"):
+        elif name not in OLD:
             raise ModelError(f"DecisionFocusedLearner has no argument {name!r}: choose from {sorted(settings)}.")
     for owner, changes in parts.items():
         # Folder and resume make sense together only, so all changes are made at once.
         part = found[owner] if found[owner] is not None or owner != "model" else Network()
         if isinstance(part, Settings):
-            found[owner] = part.but(**changes)
-            given = ", ".join(f"{key}={value!r}" for key, value in changes.items())
-            told.append(f"{owner}=dro.{type(part).__name__}({given})")
+            part = found[owner] = part.but(**changes)
+            # All that is not as in a bare one, so that what is advised is what was asked for.
+            plain = type(part)().get_params()
+            given = [f"{key}={value!r}" for key, value in part.get_params().items() if value != plain[key]]
+            told.append(f"{owner}=dro.{type(part).__name__}({', '.join(given)})")
     if layer := {name: old[name] for name in OF_LAYER if name in old}:
         found["layer"] = DROLayer(problem, seed=settings["seed"], **layer)
         told.append(f"layer=dro.DROLayer(problem, {', '.join(f'{k}={v!r}' for k, v in layer.items())})")
+    if "margin" in old and isinstance(found["projection"], str):
+        name = "ambiguity" if len(problem.sets.members) == 1 else "sets"
+        method: Any = "direct" if found["projection"] == "auto" else found["projection"]
+        found["projection"] = Projection(getattr(problem, name), margin=old["margin"], method=method)
+        told.append(f"projection=dro.Projection(problem.{name}, margin={old['margin']!r}, method={method!r})")
     warnings.warn(
-        f"{', '.join(sorted(old))} moved: write {'; '.join(told) or 'nothing instead'}.", FutureWarning, stacklevel=4
+        f"{', '.join(sorted(old))} moved: write {'; '.join(told) or 'nothing instead'}.", FutureWarning, stacklevel=3
     )
     return found

@@ -28,7 +28,7 @@ from drolayers.learning.calibration import check_enough, fingerprint
 from drolayers.learning.comparison import RATES, Choice, Comparison, Findings
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
-from drolayers.learning.deprecated import upgraded
+from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
@@ -106,6 +106,9 @@ class DecisionFocusedLearner(Judged, Decider):
         seed: int = 0,
         **old: Any,
     ) -> None:
+        if projection in STRATEGIES:
+            # The fourth argument was the strategy.
+            old, projection = {"strategy": projection, **old}, "auto"
         self.problem, self.model, self.nominal = problem, model, nominal
         self.projection, self.layer = projection, layer
         self.pretraining, self.training, self.objective = pretraining, training, objective
@@ -125,7 +128,10 @@ class DecisionFocusedLearner(Judged, Decider):
         for name in [name for name in settings if "__" in name]:
             head, _, tail = name.partition("__")
             parts.setdefault(head, {})[tail] = settings.pop(name)
+        old = {name: settings.pop(name) for name in [*settings] if name in OLD}
         super().set_params(**settings)
+        if old:
+            self.__dict__.update(upgraded(self.problem, self.get_params(deep=False), old))
         for head, changes in parts.items():
             whole_part = getattr(self, head, None)
             if not isinstance(whole_part, Settings):

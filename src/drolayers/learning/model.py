@@ -29,7 +29,36 @@ RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 """Penalties of squared weights that are compared, in units of inputs and outputs."""
 
 
-class SetModel(nn.Module):
+class Standardised(nn.Module):
+    """What sees polynomials of the covariates, in units of the training data.
+
+    Args:
+        inputs: number of covariates.
+        degree: of the polynomials; 1 for the covariates alone.
+    """
+
+    input_shift: Tensor
+    input_scale: Tensor
+
+    def __init__(self, inputs: int, degree: int) -> None:
+        super().__init__()
+        self.inputs, self.degree = whole("inputs", inputs), whole("degree", degree)
+        self.seen = polynomials(torch.zeros(1, self.inputs), self.degree).shape[1]
+        self.register_buffer("input_shift", torch.zeros(self.seen))
+        self.register_buffer("input_scale", torch.ones(self.seen))
+
+    def take_inputs(self, Z: Float[Tensor, "n dz"]) -> None:
+        """Take the units from contexts; a constant column has no effect."""
+        shift, scale = units(polynomials(Z, self.degree))
+        self.input_shift.copy_(shift)
+        self.input_scale.copy_(scale)
+
+    def inner(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch column"]:
+        """What a network sees of contexts."""
+        return (polynomials(z, self.degree) - self.input_shift) / self.input_scale
+
+
+class SetModel(Standardised):
     """A multilayer perceptron with one network for every parameter of the set.
 
     Inputs are standardised. A parameter is ``centre + scale · output``, or ``scale · softplus`` where it must stay
@@ -45,8 +74,6 @@ class SetModel(nn.Module):
         degree: of the polynomials of the covariates that the networks see; 1 for the covariates alone.
     """
 
-    input_shift: Tensor
-    input_scale: Tensor
     centre: Tensor
     scale: Tensor
     positive: Tensor
@@ -59,17 +86,13 @@ class SetModel(nn.Module):
         generator: torch.Generator | None = None,
         degree: int = 1,
     ) -> None:
-        super().__init__()
-        self.inputs, self.hidden = int(inputs), tuple(int(h) for h in hidden)
-        self.degree = whole("degree", degree)
-        seen = polynomials(torch.zeros(1, self.inputs), self.degree).shape[1]
+        super().__init__(inputs, degree)
+        self.hidden = tuple(int(h) for h in hidden)
         shapes = ambiguity.parameters
         if not shapes:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         widths = [int(torch.Size(shape).numel()) for shape in shapes.values()]
-        self.networks = nn.ModuleList(Perceptron([seen, *self.hidden, width], generator) for width in widths)
-        self.register_buffer("input_shift", torch.zeros(seen))
-        self.register_buffer("input_scale", torch.ones(seen))
+        self.networks = nn.ModuleList(Perceptron([self.seen, *self.hidden, width], generator) for width in widths)
         self.register_buffer("centre", torch.zeros(ambiguity.size))
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
@@ -91,9 +114,7 @@ class SetModel(nn.Module):
                 typical around one: of all outcomes together it may be many times as large, and a network that has to
                 come down from there steps beyond zero, where softplus is flat.
         """
-        shift, scale = units(polynomials(Z, self.degree))
-        self.input_shift.copy_(shift)
-        self.input_scale.copy_(scale)
+        self.take_inputs(Z)
         typical = ambiguity.typical(Y)
         around = [ambiguity.typical(some) for some in near] if near is not None and near.shape[1] > 1 else []
         for name, value in typical.items():
@@ -132,7 +153,7 @@ class SetModel(nn.Module):
             held_Z: contexts of validation data.
             held_aims: values there.
         """
-        inner, held = self._inner(Z), self._inner(held_Z)
+        inner, held = self.inner(Z), self.inner(held_Z)
         widths = [int(torch.Size(shape).numel()) for shape in ambiguity.parameters.values()]
         units = zip(self.centre.split(widths), self.scale.split(widths), strict=True)
         for name, network, (centre, scale) in zip(ambiguity.parameters, self.networks, units, strict=True):
@@ -142,13 +163,9 @@ class SetModel(nn.Module):
                 T, held_T = ((part[name].reshape(len(part[name]), -1) - centre) / step for part in (aims, held_aims))
                 network.take_linear(*ridge(inner, T, held, held_T))  # type: ignore[operator]
 
-    def _inner(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch column"]:
-        """Covariates in their units."""
-        return (polynomials(z, self.degree) - self.input_shift) / self.input_scale
-
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
-        inner = self._inner(z)
+        inner = self.inner(z)
         raw = torch.cat([network(inner) for network in self.networks], 1)
         # softplus(ln(e - 1)) = 1: an output of zero gives the typical value.
         above = nn.functional.softplus(raw + 0.5413248546129181) * self.scale

@@ -12,15 +12,16 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from hashlib import sha256
+from math import isnan
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from drolayers.checks import directory
@@ -55,6 +56,26 @@ class _History(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The rows."""
         self.rows = list(state_dict["rows"])
+
+
+class _Best(Checkpoint):
+    """The weights of the best epoch, in memory.
+
+    Without a folder nobody goes on from a file, and to write two in every epoch took a sixth of a small training.
+    """
+
+    def __init__(self, monitor: str | None) -> None:
+        self.monitor, self.loss = monitor, float("inf")
+        self.weights: dict[str, Any] | None = None
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep them where they are the first or better; without validation data the last are the best."""
+        if self.monitor is None:
+            return
+        loss = float(trainer.callback_metrics[self.monitor])
+        if self.weights is None or loss < self.loss:
+            self.loss = float("inf") if isnan(loss) else loss
+            self.weights = deepcopy(pl_module.state_dict())
 
 
 def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples | None) -> None:
@@ -149,52 +170,73 @@ def train(
         stage: how long, and with which gradients.
         where: folder, progress and processes.
     """
-    with TemporaryDirectory() as scratch:
-        folder = Path(scratch) if where.directory is None else directory(Path(where.directory) / name)
-        done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
-        if where.resume and (rows := _history(done)) is not None:
-            _restore(module, best, last)
-            return rows
-        history = _History()
-        monitor = None if data.validation is None else str(module.monitor)
-        trainer = _trainer(stage, where, folder, monitor, history)
-        with warnings.catch_warnings(), interruptible():
-            # Lightning's advice on workers and intervals does not apply to data that lie in memory.
-            warnings.filterwarnings("ignore", module="lightning")
-            resume_from = _resume_from(module, last, best) if where.resume else None
-            try:
-                trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
-            except SystemExit:
-                # Lightning ends the process at Ctrl-C; whoever called may want to say something first.
-                if not trainer.interrupted:
-                    raise
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        # The checkpoints are the first process's, which must not take its scratch folder away before all have read.
-        kept = Path(trainer.strategy.broadcast(str(best if best.exists() else last)))
-        _restore(module, kept, kept.with_name(last.name))
-        trainer.strategy.barrier()
-        if trainer.is_global_zero and where.directory is not None:
-            _write_whole(done, json.dumps({"history": history.rows}))
+    monitor, history = None if data.validation is None else str(module.monitor), _History()
+    if where.directory is None:
+        best = _Best(monitor)
+        _run(_trainer(stage, where, None, [history, best, *_patience(stage, monitor)]), module, data)
+        if best.weights is not None:
+            module.load_state_dict(best.weights)
         return history.rows
+    folder = directory(Path(where.directory) / name)
+    done, last, kept = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
+    if where.resume and (rows := _history(done)) is not None:
+        _restore(module, kept, last)
+        return rows
+    files = [_file(folder, "best", monitor)] if monitor is not None else []
+    # The last one after the others, whose state it holds.
+    callbacks = [history, *files, *_patience(stage, monitor), _file(folder, "last", None)]
+    trainer = _trainer(stage, where, folder, callbacks)
+    _run(trainer, module, data, _resume_from(module, last, kept) if where.resume else None)
+    # The checkpoints are the first process's.
+    found = Path(trainer.strategy.broadcast(str(kept if kept.exists() else last)))
+    _restore(module, found, found.with_name(last.name))
+    trainer.strategy.barrier()
+    if trainer.is_global_zero:
+        _write_whole(done, json.dumps({"history": history.rows}))
+    return history.rows
 
 
-def _trainer(stage: Stage, where: Trainer, folder: Path, monitor: str | None, history: _History) -> pl.Trainer:
-    """Lightning's trainer with what people expect of long work."""
-    callbacks: list[Callback] = [history]
-    if monitor is not None:
-        callbacks.append(
-            ModelCheckpoint(folder, filename="best", monitor=monitor, save_top_k=1, enable_version_counter=False)
-        )
-        if stage.patience is not None:
-            callbacks.append(EarlyStopping(monitor, patience=stage.patience, check_finite=False))
-    # After the others, whose state it holds. Not save_last=True: with save_top_k=0 that writes nothing before the end.
-    callbacks.append(
-        ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True)
+def _run(trainer: pl.Trainer, module: pl.LightningModule, data: ExampleData, resume_from: str | None = None) -> None:
+    """Train; Ctrl-C is a KeyboardInterrupt."""
+    with warnings.catch_warnings(), interruptible():
+        # Lightning's advice on workers and intervals does not apply to data that lie in memory.
+        warnings.filterwarnings("ignore", module="lightning")
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
+        except SystemExit:
+            # Lightning ends the process at Ctrl-C; whoever called may want to say something first.
+            if not trainer.interrupted:
+                raise
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+
+
+def _patience(stage: Stage, monitor: str | None) -> list[Callback]:
+    """What ends a training early."""
+    if monitor is None or stage.patience is None:
+        return []
+    return [EarlyStopping(monitor, patience=stage.patience, check_finite=False)]
+
+
+def _file(folder: Path, name: str, monitor: str | None) -> Callback:
+    """The best epoch by what is monitored, or the last, as a file.
+
+    Not save_last=True for the last: with save_top_k=0 that writes nothing before the end.
+    """
+    return ModelCheckpoint(
+        folder,
+        filename=name,
+        monitor=monitor,
+        enable_version_counter=False,
+        save_on_train_epoch_end=True if monitor is None else None,
     )
-    if where.directory is not None:
+
+
+def _trainer(stage: Stage, where: Trainer, folder: Path | None, callbacks: list[Callback]) -> pl.Trainer:
+    """Lightning's trainer with what people expect of long work."""
+    if folder is not None:
         needs("learning", "tensorboard")
-    logger = TensorBoardLogger(folder, name="logs", version="") if where.directory is not None else False
+    logger = TensorBoardLogger(folder, name="logs", version="") if folder is not None else False
     quiet = logging.getLogger("lightning.pytorch")
     quiet.setLevel(logging.WARNING)
     return pl.Trainer(

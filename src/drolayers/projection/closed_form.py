@@ -138,7 +138,7 @@ class Interval(Rule):
     @property
     def _rate(self) -> float:
         """C."""
-        return self.task.moment.factor * (1.0 + self.task.relative)
+        return self.task.moment.factor * (1.0 + self.task.margin)
 
     def summarise(self, nominal: Nominal) -> Float[Tensor, "batch dim"]:
         """The mean."""
@@ -166,7 +166,7 @@ class Interval(Rule):
 
     def _margin(self, like: Tensor) -> Tensor:
         """M; where bounds are given, as much of it as there is room for: an equation has none, and needs none."""
-        margin, limits = torch.full_like(like, self.task.margin), self.task.moment.limits
+        margin, limits = torch.full_like(like, self.task.absolute), self.task.moment.limits
         return margin if limits is None else torch.minimum(margin, torch.as_tensor(limits).to(like))
 
 
@@ -206,7 +206,7 @@ class SquaredDeviation(Rule):
         centre = self._centre(alpha)
         away = centre - mean
         members, bounds, weight = (torch.as_tensor(t, device=mean.device) for t in self._classes)
-        c = self.factor * (1.0 + self.task.relative)
+        c = self.factor * (1.0 + self.task.margin)
         # Mostly there is one class a bound, and then there is nothing to spread or to gather.
         plain = len(weight) == self.task.moment.bounds
 
@@ -219,7 +219,7 @@ class SquaredDeviation(Rule):
         squares = self._by_bound(away**2) if plain else _sums(away**2, members, len(weight))
         # Half the inverse weight of σ: how fast the bound rises with the multiplier.
         rise = 0.5 / self._bound_weight(mean) if self.task.moment.sigma is None else torch.zeros_like(variance[0])
-        room = sigma - self.task.margin - c * variance
+        room = sigma - self.task.absolute - c * variance
         infeasible = torch.zeros_like(valid)
         if self.task.moment.sigma is not None:
             infeasible = room < -SLACK * (sigma.abs() + c * variance)
@@ -333,13 +333,13 @@ class AbsoluteDeviation(ValueRule):
         name = self.coordinates.name
         steps = Steps.of(self.coordinates.of(summary), summary)
         start = alpha[name].reshape(steps.centre.shape) - steps.centre
-        c = self.factor * (1.0 + self.task.relative)
+        c = self.factor * (1.0 + self.task.margin)
         rate = 0.5 * c / torch.as_tensor(self.task.weights[name]).to(start).reshape(-1)
         rise = 0.5 / torch.as_tensor(self.task.weights["sigma"]).to(start).reshape(-1)
 
         def excess(multiplier: Tensor) -> tuple[Tensor, Tensor]:
             _, value, slope = steps.prox(start, rate * multiplier)
-            total = c * value.sum(1, keepdim=True) + self.task.margin
+            total = c * value.sum(1, keepdim=True) + self.task.absolute
             return total - sigma - rise * multiplier, -c * (rate * slope**2).sum(1, keepdim=True) - rise
 
         with torch.no_grad():

@@ -109,7 +109,7 @@ class ConeRule(ValueRule):
         bound = own("sigma", cp.Constant(moment.limits)) if bound is None else cp.hstack([bound] * moment.sides)
         g, constraints = units.written(moment, y, leaves, power)
         above = cp.Variable((atoms, moment.bounds))
-        needed = (1.0 + task.relative) * (omega @ above) + own("sigma", cp.Constant(task.margin))
+        needed = (1.0 + task.margin) * (omega @ above) + own("sigma", cp.Constant(task.absolute))
         constraints = [*constraints, g <= above, needed <= bound]
         if self.engine.solver.capabilities.quadratic:
             # Expanded, so that θ⁰ enters the objective alone.

@@ -133,8 +133,8 @@ class Projection(nn.Module):
         tasks = []
         for i, (moment, names) in enumerate(zip(ambiguity.moments, self._names, strict=True)):
             own = {name: self.weights[public] for name, public in names.items()}
-            relative = 0.0 if moment.signed else self.margin
-            tasks.append(Task(moment, i, ambiguity.y.dim, own, self.absolute, relative))
+            margin = 0.0 if moment.signed else self.margin
+            tasks.append(Task(moment, i, ambiguity.y.dim, own, margin, self.absolute))
         return tasks
 
     def _rule(self, task: Task, engine: Engine) -> Rule:

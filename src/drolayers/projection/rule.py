@@ -39,8 +39,8 @@ class Task:
         position: its place in the set.
         dim: number of coordinates of y.
         weights: the weight of every free parameter in the distance, by name; "sigma" among them where it is free.
-        margin: m.
-        relative: r; zero for moments that can be negative.
+        margin: r; zero for moments that can be negative.
+        absolute: m.
     """
 
     moment: Moment
@@ -48,11 +48,11 @@ class Task:
     dim: int
     weights: Mapping[str, NDArray[np.float64]]
     margin: float
-    relative: float
+    absolute: float
 
     def require(self, expectation: Tensor) -> Tensor:
         """The bound that an expectation needs."""
-        return (1.0 + self.relative) * expectation + self.margin
+        return (1.0 + self.margin) * expectation + self.absolute
 
 
 @dataclass(frozen=True, eq=False)
