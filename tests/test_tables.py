@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from drolayers import tables
     ("data", "says"),
     [
         (b"", "is empty"),
+        (b"\na,b\n1,2\n", "Line 1 of .* is blank"),
         (b"a,b,a\n1,2,3\n", r"Line 1 of .* several columns called \['a'\]"),
         (b"a, b ,b\n1,2,3\n", r"Line 1 of .* several columns called \['b'\]"),
         (b"a,,b\n1,2,3\n", "Line 1 of .* no name for column 2"),
@@ -69,3 +73,24 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         tables.write(tmp_path / "no" / "out.csv", ["a"], [["1"]])
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_links_stay_and_what_they_lead_to_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    tables.write(link, ["a"], [["1.0"]])
+    assert link.is_symlink()
+    assert target.read_text().splitlines() == ["a", "1.0"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_pipes_and_devices_are_written_to_not_replaced(tmp_path: Path) -> None:
+    pipe, heard = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text()), daemon=True)
+    reader.start()
+    tables.write(pipe, ["a"], [["1.0"]])
+    reader.join(10)
+    assert heard[0].splitlines() == ["a", "1.0"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -32,7 +32,7 @@ def number(name: str, value: Any) -> float:
 
 
 def real(name: str, value: Any) -> None:
-    """Refuse complex and sparse data, of which NumPy and torch would silently take a part, or nothing."""
+    """Refuse what NumPy and torch would silently take a part of, or something else: complex, sparse, masked, dates."""
     if hasattr(value, "toarray") or str(getattr(value, "layout", "torch.strided")) != "torch.strided":
         dense = "to_dense()" if hasattr(value, "to_dense") else "toarray()"
         raise ShapeError(f"{name} is sparse, which is not supported: give {name.split()[-1]}.{dense}.")
@@ -43,6 +43,11 @@ def real(name: str, value: Any) -> None:
         return
     if imaginary:
         raise ShapeError(f"Complex data not supported: {name} must hold real numbers, in columns of their own.")
+    if np.ma.is_masked(value):
+        raise ShapeError(f"{name} has masked entries: drop or fill them first.")
+    kinds = {getattr(kind, "kind", "") for kind in (getattr(value, "dtype", None), *getattr(value, "dtypes", ()))}
+    if kinds & {"m", "M"}:
+        raise ShapeError(f"{name} holds dates or durations: turn them into numbers of your choice first.")
 
 
 def numbers(name: str, value: Any) -> NDArray[np.float64]:

@@ -45,7 +45,6 @@ def coverage(
         known: values of ``problem.known``.
     """
     from drolayers.learning.calibration import HELD, Share, conformal, rank, scores
-    from drolayers.learning.data import examples
 
     told = getattr(learner, "scores_", None)
     if told is None or not len(told):
@@ -54,7 +53,7 @@ def coverage(
     wanted = wanted[[0.0 < level < 1.0 and rank(len(told), level) <= len(told) for level in wanted]]
     if not wanted.size:
         raise ModelError(f"None of the levels can be had from {len(told)} calibration rows: give smaller ones.")
-    found = scores(learner.pipeline_, examples(learner.problem, Z, Y, known)) * learner.pipeline_.scale
+    found = scores(learner.pipeline_, learner.rows(Z, Y, known)) * learner.pipeline_.scale
     shares = [Share.of(int((found <= HELD * conformal(told, level)).sum()), len(found)) for level in wanted]
     panel = panels(axes, 1)[0]
     panel.plot(wanted, wanted, color=NOMINAL, ls="--", label="promised")
@@ -90,10 +89,8 @@ def sets(
         known: values of ``problem.known``.
     """
     from drolayers.learning.calibration import HELD
-    from drolayers.learning.data import examples
 
-    problem = learner.problem
-    data = examples(problem, Z, Y, known)
+    problem, data = learner.problem, learner.rows(Z, Y, known)
     column, name = _column(learner.feature_names_in_, data.Z.shape[1], feature)
     dim = problem.ambiguity.y.dim
     if not isinstance(coordinate, int | np.integer) or not 0 <= coordinate < dim:
@@ -160,6 +157,8 @@ def certified(
         axes: where to draw.
         known: values of ``problem.known``.
     """
+    if not hasattr(learner, "disappointment"):
+        raise ModelError(f"A {type(learner).__name__} certifies nothing: give a fitted dro.DecisionFocusedLearner.")
     decision, told = learner.decision(Z, known), learner.disappointment(Z, Y, known)
     ok = decision.ok
     if not bool(ok.any()):

@@ -66,6 +66,8 @@ def _rows(path: Path) -> tuple[str, list[tuple[int, list[str]]]]:
     if not rows:
         raise ShapeError(f"{name} is empty: its first line must name the columns.")
     found = [field.strip() for field in rows[0][1]]
+    if not any(found):
+        raise ShapeError(f"Line 1 of {name} is blank: it must name the columns.")
     _check_names(name, found)
     for line, row in rows[1:]:
         if not any(entry.strip() for entry in row):

@@ -28,8 +28,17 @@ def writing(where: str | Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A place to write to beside the file, which takes its place at the end, whenever the process is killed."""
+    """A place to write to beside the file, which takes its place at the end, whenever the process is killed.
+
+    A link stays, and what it leads to is replaced. Devices and pipes are written to as they are.
+    """
     target = Path(path)
+    if target.is_symlink():
+        target = target.resolve()
+    if target.exists() and not target.is_file() and not target.is_dir():
+        with writing(target):
+            yield target
+        return
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with writing(target):

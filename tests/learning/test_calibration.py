@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -249,3 +250,39 @@ def test_a_report_says_what_the_parts_say() -> None:
     assert len(str(told).splitlines()) == 6
     ball = learner(shop(False, "ball").problem).fit(*sales(40))
     assert ball.report(*fresh).coverage is None
+
+
+def test_rows_are_known_again_in_single_precision_and_not_where_data_take_few_values() -> None:
+    model, (Z, Y) = linear("box").fit(*draw(60, 0)), draw(60, 0)
+    with pytest.raises(dro.ModelError, match="60 of 60 calibration rows were trained"):
+        model.calibrate(Z.astype(np.float32), Y.astype(np.float32), coverage=0.5)
+    mixed = [np.concatenate([a[:1], b]) for a, b in zip((Z, Y), draw(40, 5), strict=True)]
+    with pytest.raises(dro.ModelError, match="1 of 41"):
+        model.calibrate(*mixed, coverage=0.5)
+    rng = np.random.default_rng(0)
+    few = [(rng.integers(0, 2, (200, 2)), rng.integers(1, 4, (200, 2))) for _ in range(2)]
+    model = linear("box").fit(*few[0])
+    assert model.calibrate(*few[1], coverage=0.5).rows == 200
+
+
+def test_columns_are_those_of_training() -> None:
+    Z, Y = draw(40, 0)
+    frames = pd.DataFrame(Z, columns=["a", "b"]), pd.DataFrame(Y, columns=["p", "q"])
+    model = linear("box").fit(*frames)
+    fresh = [pd.DataFrame(table, columns=frame.columns) for table, frame in zip(draw(30, 1), frames, strict=True)]
+    model.calibrate(*fresh, coverage=0.5)
+    swapped = frames[0], frames[1][["q", "p"]]
+    for asked in (model.coverage, model.loss, model.disappointment, model.score):
+        with pytest.raises(dro.ShapeError, match=r"Y must have the columns \['p', 'q'\]"):
+            asked(*swapped)
+    for draws in (dro.plot.coverage, dro.plot.sets, dro.plot.certified):
+        with pytest.raises(dro.ShapeError, match=r"Y must have the columns \['p', 'q'\]"):
+            draws(model, *swapped)
+    for kind in (dro.baselines.SampleAverage, dro.baselines.WeightedSampleAverage, dro.baselines.MeanPrediction):
+        policy = kind(model.problem).fit(*frames)
+        with pytest.raises(dro.ShapeError, match=r"Y must have the columns \['p', 'q'\]"):
+            policy.score(*swapped)
+        with pytest.raises(dro.ShapeError, match=r"Z must have the columns \['a', 'b'\]"):
+            policy.decide(frames[0][["b", "a"]])
+    with pytest.raises(dro.ModelError, match="certifies nothing"):
+        dro.plot.certified(policy, *frames)

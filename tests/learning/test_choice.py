@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import KFold, TimeSeriesSplit
+from sklearn.model_selection import KFold, RepeatedKFold, TimeSeriesSplit
 
 import drolayers as dro
 from drolayers.tails import worst_weights
@@ -53,6 +53,19 @@ def test_a_scale_is_chosen_by_the_criterion(criterion: str, tmp_path: Path) -> N
     again = dro.DecisionFocusedLearner.load(tmp_path / "best.safetensors", STAND.problem, projection=None)
     np.testing.assert_allclose(costs(again, Z, Y), costs(whole, Z, Y))
     assert str(choice).count("\n") == 2
+
+
+def test_rows_of_every_repeat_count() -> None:
+    Z, Y = sales(20)
+    parts = RepeatedKFold(n_splits=4, n_repeats=3, random_state=0)
+    policy = dro.baselines.SampleAverage(STAND.problem)
+    choice = dro.choose(policy, Z, Y, cv=parts)
+    found = [costs(clone(policy).fit(Z[t], Y[t]), Z[r], Y[r]) for t, r in parts.split(Z)]
+    assert len(found) == 12
+    assert choice.chosen.value == pytest.approx(np.concatenate(found).mean())
+    assert choice.chosen.error == pytest.approx(np.std([c.mean() for c in found], ddof=1) / 12**0.5)
+    with pytest.raises(dro.ModelError, match="no number"):
+        dro.choose(policy, Z, Y, criterion=lambda c, Z, Y: float("nan"))
 
 
 def test_policies_by_name_and_splitters_that_leave_rows_out() -> None:

@@ -7,6 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -49,11 +53,11 @@ class Mortal(nn.Module):
         self.inner = nn.Linear(inputs, outputs)
         nn.init.normal_(self.inner.weight, std=0.01, generator=generator)
         nn.init.constant_(self.inner.bias, 0.01)
-        self.calls, self.dies_at = 0, dies_at
+        self.calls, self._dies_at = 0, dies_at
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        if self.calls == self.dies_at:
+        if self.calls == self._dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner(z)
 
@@ -154,6 +158,88 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(tmp_path: Path) 
     np.testing.assert_array_equal(weights(then), weights(first))
     fresh = learner(problem, trainer__directory=tmp_path, training__rate=1e-2).fit(Z, Y)
     assert not np.array_equal(weights(fresh), weights(first))
+
+
+@dataclass
+class Weighted:
+    """An objective with a number."""
+
+    weight: float
+
+    def __call__(self, problem: Any, decision: Any, y: Any) -> Any:
+        return self.weight * decision.expected(lambda x: problem.loss(x, y))
+
+
+class Nearest(dro.nominal.KNN):
+    """A nominal distribution of one's own."""
+
+
+def scaled(weight: float, epoch: int) -> float:
+    """A rate."""
+    return weight / (1 + epoch)
+
+
+class Noisy(nn.Module):
+    """A model with a setting that shows in training only."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.linear, self.share = nn.Linear(2, 3), share
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.linear(z), self.share, self.training)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("training__rate", lambda: lambda epoch: 1e-2, lambda: lambda epoch: 1e-5),
+        ("training__rate", lambda: partial(scaled, 1e-2), lambda: partial(scaled, 1e-5)),
+        ("objective", lambda: Weighted(1.0), lambda: Weighted(2.0)),
+        ("objective", lambda: lambda p, d, y: d.value, lambda: lambda p, d, y: 2.0 * d.value),
+        ("nominal", lambda: Nearest(k=5), lambda: Nearest(k=9)),
+        ("pretraining__rate", lambda: lambda epoch: 1e-2, lambda: lambda epoch: 1e-5),
+        ("model", lambda: Noisy(0.0), lambda: Noisy(0.9)),
+    ],
+)
+def test_parts_of_ones_own_are_told_by_what_they_are_not_by_their_names(
+    tmp_path: Path, name: str, one: Callable[[], Any], other: Callable[[], Any]
+) -> None:
+    problem, (Z, Y) = shop(False).problem, sales()
+    first = learner(problem, trainer__directory=tmp_path, **{name: one()}).fit(Z, Y)
+    again = learner(problem, trainer__directory=tmp_path, trainer__resume=True, **{name: one()}).fit(Z, Y)
+    np.testing.assert_array_equal(weights(first), weights(again))
+    with pytest.raises(dro.ModelError, match="other settings"):
+        learner(problem, trainer__directory=tmp_path, trainer__resume=True, **{name: other()}).fit(Z, Y)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
+def test_a_process_that_is_told_to_end_ends_with_the_code_of_that() -> None:
+    def ends(problem: Any, decision: Any, y: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return decision.value
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        learner(shop(False).problem, objective=ends).fit(*sales())
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_another_problem_takes_the_weights_of_a_file_and_none_of_its_promises(tmp_path: Path) -> None:
+    stand, path = shop(False), tmp_path / "saved"
+    model = learner(stand.problem, projection=None, training=None).fit(*sales(40))
+    promised = model.calibrate(*sales(30, seed=1), disappointment=0.2)
+    model.save(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dro.DecisionFocusedLearner.load(path, shop(False).problem, projection=None).calibration_ == promised
+    y, x = stand.problem.ambiguity.y, cp.Variable(2, nonneg=True)
+    dearer = dro.DecisionProblem(cp.sum(cp.maximum(40 * (y - x), x - y)), [], stand.problem.ambiguity)
+    with pytest.warns(UserWarning, match="another cost, other constraints or another set"):
+        loaded = dro.DecisionFocusedLearner.load(path, dearer, projection=None)
+    assert loaded.calibration_ is None
+    assert loaded.pipeline_.scale == promised.scale
 
 
 def test_logs_hold_losses_sample_size_masked_items_and_stages(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
-from drolayers.learning.data import matrix
+from drolayers.learning.data import matrix, same_columns
 from drolayers.problem import DecisionProblem
 
 
@@ -53,6 +53,7 @@ def contexts(policy: object, Z: Any) -> Tensor:
     values = matrix(Z, "Z")
     if values.shape[1] != width:
         raise ShapeError(f"Z must have {width} columns, as in training, not {values.shape[1]}.")
+    same_columns(Z, "Z", getattr(policy, "feature_names_in_", None))
     return values
 
 

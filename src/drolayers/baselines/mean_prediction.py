@@ -58,7 +58,7 @@ class MeanPrediction(Decider):
         training, held_out = split(
             self.problem, examples(self.problem, Z, Y, known), validation, self.validation_share, self.seed
         )
-        self.n_features_in_ = training.Z.shape[1]
+        self._take_columns(Z, Y, training.Z.shape[1])
         self.model_, self.history_ = fit_mean(
             training,
             held_out,

@@ -64,7 +64,8 @@ class NoSet(Decider):
         checked_problem(self.problem, "NoSet")
         everything = examples(self.problem, Z, Y, known)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
-        self.n_features_in_, rate = training.Z.shape[1], self.pretraining.rate
+        self._take_columns(Z, Y, training.Z.shape[1])
+        rate = self.pretraining.rate
         model, first = fit_mean(
             training,
             held_out,

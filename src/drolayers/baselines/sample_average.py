@@ -35,7 +35,7 @@ class SampleAverage(Decider):
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Solve for the decision; validation data are not needed."""
         data = examples(checked_problem(self.problem, "SampleAverage"), Z, Y, known)
-        self.n_features_in_ = data.Z.shape[1]
+        self._take_columns(Z, Y, data.Z.shape[1])
         count = len(data)
         self.model_ = ExpectedCost(self.problem, count, oracle=self.oracle, engine=self.engine)
         self.atoms_, self.weights_ = data.Y[None], torch.full((1, count), 1.0 / count, dtype=torch.float64)
@@ -84,7 +84,7 @@ class WeightedSampleAverage(Decider):
             raise ModelError(f"nominal must be an object such as dro.nominal.KNN(k=20), not {self.nominal!r}.")
         nominal = KNN(k=min(20, len(data))) if self.nominal is None else deepcopy(self.nominal)
         self.nominal_ = nominal.fit(data.Z, data.Y)
-        self.n_features_in_ = data.Z.shape[1]
+        self._take_columns(Z, Y, data.Z.shape[1])
         self.model_ = ExpectedCost(self.problem, self.nominal_.atoms, oracle=self.oracle, engine=self.engine)
         return self
 

@@ -313,11 +313,24 @@ def checked_level(name: str, level: float) -> float:
 
 
 def fingerprint(*parts: Examples | None) -> Int[Tensor, "row"]:
-    """A number for every row of some data, by which it is known again."""
+    """A number for every row of some data, by which it is known again, also after it was stored in single precision."""
     found = []
     for part in parts:
         if part is not None:
-            table = torch.cat([part.Z, part.Y, part.known], 1).double().contiguous().numpy()
+            table = torch.cat([part.Z, part.Y, part.known], 1).float().contiguous().numpy()
             # Minus zero is zero.
             found += [blake2b((row + 0.0).tobytes(), digest_size=8).digest() for row in table]
     return torch.as_tensor(np.frombuffer(b"".join(found), dtype=np.int64).copy())
+
+
+def met_again(rows: Int[Tensor, "row"], seen: Int[Tensor, "row"]) -> int:
+    """How many rows were seen before, if more than chance would have it.
+
+    Where outcomes and contexts take few values, other rows are the same too: as often as those that were seen have a
+    double among themselves.
+    """
+    again = int(torch.isin(rows, seen).sum())
+    _, counts = torch.unique(seen, return_counts=True)
+    doubles = float(counts[counts > 1].sum()) / max(len(seen), 1)
+    expected = doubles * len(rows)
+    return again if again > expected + 3.0 * (expected * (1.0 - doubles)) ** 0.5 else 0

@@ -105,14 +105,14 @@ def choose(
     found: list[Candidate] = []
     for name, policy in named.items():
         data = examples(policy.problem, Z, Y, known)
-        costs = {size: torch.full((len(data),), torch.nan, dtype=torch.float64) for size in sizes}
+        costs: dict[float | None, list[Tensor]] = {size: [] for size in sizes}
         tested = []
         for training, rest in splitter.split(data.Z.numpy(), data.Y.numpy(), groups):
             rows = torch.as_tensor(rest)
             tested.append(rows)
             fitted = _fitted(policy, data[torch.as_tensor(training)])
             for size in sizes:
-                costs[size][rows] = _costs(_scaled(fitted, size, len(training)), data[rows])
+                costs[size].append(_costs(_scaled(fitted, size, len(training)), data[rows]))
         found += [_judged(name, size, costs[size], tested, data, told) for size in sizes]
     chosen = min(found, key=lambda one: one.value)
     if not np.isfinite(chosen.value):
@@ -182,18 +182,20 @@ def _costs(fitted: Any, data: Examples) -> Float[Tensor, "row"]:
 def _judged(
     name: str,
     scale: float | None,
-    costs: Float[Tensor, "row"],
+    costs: list[Tensor],
     tested: list[Tensor],
     data: Examples,
     criterion: Callable[[Tensor, Examples], float],
 ) -> Candidate:
     """The criterion of all rows that were left out, and its standard error over the parts."""
-    # A splitter may leave some rows out of every part, and take others twice.
-    rows = torch.cat(tested).unique()
-    undecided = int(costs[rows].isnan().sum())
+    # A splitter may leave some rows out of every part, and take others twice: then they count twice.
+    rows, together = torch.cat(tested), torch.cat(costs)
+    undecided = int(together.isnan().sum())
     if undecided:
         return Candidate(name, scale, float("inf"), float("nan"), undecided)
-    value = criterion(costs[rows], data[rows])
-    parts = np.array([criterion(costs[part], data[part]) for part in tested])
+    value = criterion(together, data[rows])
+    if np.isnan(value):
+        raise ModelError(f"The criterion of candidate {name} is no number: return one for every array of costs.")
+    parts = np.array([criterion(cost, data[part]) for cost, part in zip(costs, tested, strict=True)])
     error = float(parts.std(ddof=1) / len(parts) ** 0.5) if len(parts) > 1 else float("nan")
     return Candidate(name, scale, value, error, 0)

@@ -62,6 +62,13 @@ def column_names(data: Any) -> list[str] | None:
     return names if names is not None and all(isinstance(name, str) for name in names) else None
 
 
+def same_columns(table: Any, name: str, known: list[str] | None) -> None:
+    """Data frames have the columns of those of training, in the same order."""
+    names = column_names(table)
+    if names is not None and known is not None and names != known:
+        raise ShapeError(f"{name} must have the columns {known}, in this order, as in training, not {names}.")
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:

@@ -24,9 +24,10 @@ from drolayers.learning.calibration import (
     by_disappointment,
     disappointed,
     fingerprint,
+    met_again,
     scores,
 )
-from drolayers.learning.data import Examples, examples, matrix
+from drolayers.learning.data import Examples, examples, matrix, same_columns
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
 from drolayers.problem import DecisionProblem
@@ -67,10 +68,6 @@ class Judged(ABC):
     @abstractmethod
     def _contexts(self, Z: Any, sized: bool = True) -> Tensor:
         """Contexts of the right width, for sets that have their size."""
-
-    @abstractmethod
-    def _same_columns(self, table: Any, name: str, known: list[str] | None) -> None:
-        """Data frames have the columns of those of training, in the same order."""
 
     def _tell_undecided(self, data: Examples) -> None:
         """Warn where most rows had no decision in the last epoch: nothing can be learnt from them."""
@@ -169,10 +166,8 @@ class Judged(ABC):
             return held
         if Z is None or Y is None:
             raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
-        self._contexts(Z, sized=False)
-        self._same_columns(Y, "Y", self.outcome_names_in_)
-        data = examples(self.problem, Z, Y, known, "calibration ")
-        again = int(torch.isin(fingerprint(data), self.seen_).sum())
+        data = self.rows(Z, Y, known, "calibration ", sized=False)
+        again = met_again(fingerprint(data), self.seen_)
         if again:
             raise ModelError(
                 f"{again} of {len(data)} calibration rows were trained or validated on, where sets look better than "
@@ -180,10 +175,15 @@ class Judged(ABC):
             )
         return data
 
+    def rows(self, Z: Any, Y: Any, known: Known | None, what: str = "", sized: bool = True) -> Examples:
+        """Contexts, outcomes and known data with the columns of training."""
+        self._contexts(Z, sized)
+        same_columns(Y, f"{what}Y", self.outcome_names_in_)
+        return examples(self.problem, Z, Y, known, what)
+
     def coverage(self, Z: Any, Y: Any, known: Known | None = None) -> Share:
         """The share of outcomes that lie, each as a distribution of its own, in the sets predicted for them."""
-        self._contexts(Z)
-        data = examples(self.problem, Z, Y, known)
+        data = self.rows(Z, Y, known)
         return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
 
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
@@ -224,7 +224,7 @@ class Judged(ABC):
     ) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """The same for decisions that were taken."""
         outcomes = matrix(self.problem.ambiguity.y.rows(Y), "Y")
-        self._same_columns(Y, "Y", self.outcome_names_in_)
+        same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
         ok, data = decision.ok, self.problem.known_data

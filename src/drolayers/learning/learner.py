@@ -26,8 +26,9 @@ from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import check_enough, fingerprint
 from drolayers.learning.comparison import RATES, Choice, Comparison, Findings
+from drolayers.learning.contents import contents, schedules
 from drolayers.learning.covering import Covering
-from drolayers.learning.data import ExampleData, Examples, column_names, examples, held_back, matrix, split
+from drolayers.learning.data import ExampleData, Examples, examples, held_back, matrix, same_columns, split
 from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
@@ -187,14 +188,13 @@ class DecisionFocusedLearner(Judged, Decider):
             sets = self.problem.sets
             typical = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
             sets.scores(sets.scaled(torch.cat(typical)[None].double(), 1.0), training.Y[:1])
-        self.n_features_in_ = training.Z.shape[1]
-        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
+        self._take_columns(Z, Y, training.Z.shape[1])
         self.seen_ = fingerprint(training, held_out)
         self.calibration_ = None
         self.scores_ = torch.zeros(0, dtype=torch.float64)
         if validation is not None:
-            self._same_columns(validation[0], "validation Z", self.feature_names_in_)
-            self._same_columns(validation[1], "validation Y", self.outcome_names_in_)
+            same_columns(validation[0], "validation Z", self.feature_names_in_)
+            same_columns(validation[1], "validation Y", self.outcome_names_in_)
         self._typical = torch.cat([value.scale.reshape(-1) for value in self.problem.sets.typical(training.Y).values()])
         # Distances in typical units: a bound on squares and a mean have no unit in common.
         self.pipeline_ = self._build(self.n_features_in_, (self._typical**-2.0).tolist())
@@ -204,9 +204,11 @@ class DecisionFocusedLearner(Judged, Decider):
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
             what["parameters"] = list(self.problem.parameters)
             if isinstance(self.model, nn.Module):
-                what["answers"] = storage.answers(self.pipeline_.model, training.Z)
+                what["answers"] = [storage.answers(self.pipeline_.model, training.Z), contents(self.model)]
+            what["own"] = [schedules(self.pretraining), contents(self.nominal)]
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")} | {"budget": self.trainer.budget}
+            later["own"] = [schedules(self.training), contents(self.objective)]
             claim(folder, self.trainer.resume, what, training, held_out)
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
@@ -541,15 +543,9 @@ class DecisionFocusedLearner(Judged, Decider):
         contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
-        self._same_columns(Z, "Z", self.feature_names_in_)
+        same_columns(Z, "Z", self.feature_names_in_)
         self.pipeline_.eval()
         return contexts
-
-    def _same_columns(self, table: Any, name: str, known: list[str] | None) -> None:
-        """Data frames have the columns of those of training, in the same order."""
-        names = column_names(table)
-        if names is not None and known is not None and names != known:
-            raise ShapeError(f"{name} must have the columns {known}, in this order, as in training, not {names}.")
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
@@ -601,6 +597,7 @@ class DecisionFocusedLearner(Judged, Decider):
             "outcomes": self.outcome_names_in_,
             "parameters": {name: list(shape) for name, shape in self.problem.parameters.items()},
             "known": {name: list(shape) for name, shape in self.problem.known.items()},
+            "program": self.problem.program.fingerprint,
             **self._described(pipeline),
             "calibration": None if self.calibration_ is None else asdict(self.calibration_),
             "note": note,
@@ -648,5 +645,12 @@ class DecisionFocusedLearner(Judged, Decider):
         learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))
         learner.calibration_ = storage.restored_calibration(path, header)
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
+        if header.get("program", program := problem.program.fingerprint) != program:
+            learner.calibration_ = None
+            warnings.warn(
+                f"{path} was saved for a problem with another cost, other constraints or another set: its sets were "
+                "trained for that one, and nothing is promised of them here until calibrate(...) is called.",
+                stacklevel=2,
+            )
         learner.pipeline_.eval()
         return learner

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.known import Known
-from drolayers.learning.data import examples
+from drolayers.learning.data import column_names, examples, same_columns
 from drolayers.problem import DecisionProblem
 
 EXPECTED_FAILED_CHECKS = {
@@ -33,6 +33,14 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator that decides."""
 
     problem: DecisionProblem
+    n_features_in_: int
+    feature_names_in_: list[str] | None
+    outcome_names_in_: list[str] | None
+
+    def _take_columns(self, Z: Any, Y: Any, width: int) -> None:
+        """Remember how many contexts are, and what their columns and those of outcomes are called."""
+        self.n_features_in_ = width
+        self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
 
     @abstractmethod
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
@@ -51,7 +59,7 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         """The negative mean cost over the rows that have a decision, so that greater is better."""
         data, told = examples(self.problem, Z, Y, known), self.problem.known_data
         values = told.values(data.known)
-        # The names of columns are the policy's to check.
+        same_columns(Y, "Y", getattr(self, "outcome_names_in_", None))
         chosen = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
         return -float(self.problem.loss(chosen, data.Y, values).nanmean())
 

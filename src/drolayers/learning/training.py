@@ -23,6 +23,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from drolayers.checks import directory
 from drolayers.errors import ModelError
@@ -203,6 +204,9 @@ def _run(trainer: pl.Trainer, module: pl.LightningModule, data: ExampleData, res
         warnings.filterwarnings("ignore", module="lightning")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
+        except SIGTERMException:
+            # Lightning's has no exit code, so that what was told to end would seem to have ended well.
+            raise SystemExit(128 + signal.SIGTERM) from None
         except SystemExit:
             # Lightning ends the process at Ctrl-C; whoever called may want to say something first.
             if not trainer.interrupted:
@@ -281,7 +285,7 @@ def _checkpoint(module: pl.LightningModule, path: Path) -> dict[str, Any] | None
 
 def _resume_from(module: pl.LightningModule, last: Path, best: Path) -> str | None:
     """The checkpoint to go on from: the last one or, where it is damaged, the best; None where there is none."""
-    if not last.exists():
+    if not last.exists() and not best.exists():
         return None
     return str(_sound(module, (last, best), "training goes on from there")[0])
 
