@@ -40,6 +40,13 @@ else:
 print("  a layer decides and is differentiated; drolayers", dro.__version__)
 """
 
+IMPORT = """
+import time
+start = time.perf_counter()
+import {}
+print(time.perf_counter() - start)
+"""
+
 EVERYTHING = """
 import subprocess, sys
 import cvxpy as cp, numpy as np
@@ -116,8 +123,11 @@ def install(work: Path, name: str, what: str, code: str, log: Log) -> None:
     run(python, "-m", "pip", "check", cwd=folder)
     log("  pip check: no broken requirements")
     log(run(python, "-W", "ignore", "-c", code, cwd=folder).rstrip())
-    shown = ("torch", "cvxpy", "numpy", "numba", "moreau", "clarabel", "scikit-learn", "lightning", "safetensors")
-    log("  " + ", ".join(p for p in installed if p.partition("==")[0].lower() in shown))
+    for names in ("torch, cvxpy, numba, scipy.sparse", "drolayers"):
+        # The second time, when all that is compiled is there.
+        took = [float(run(python, "-c", IMPORT.format(names), cwd=folder)) for _ in range(2)][1]
+        log(f"  import {names}: {took:.2f} s")
+    log("  " + ", ".join(installed))
 
 
 def main() -> int:
