@@ -92,5 +92,12 @@ def test_pipes_and_devices_are_written_to_not_replaced(tmp_path: Path) -> None:
     reader.start()
     tables.write(pipe, ["a"], [["1.0"]])
     reader.join(10)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    again = threading.Thread(target=lambda: heard.append(pipe.read_text()), daemon=True)
+    again.start()
+    tables.write(link, ["a"], [["1.0"]])
+    again.join(10)
+    assert heard[0] == heard[1]
     assert heard[0].splitlines() == ["a", "1.0"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -45,8 +45,10 @@ def real(name: str, value: Any) -> None:
         raise ShapeError(f"Complex data not supported: {name} must hold real numbers, in columns of their own.")
     if np.ma.is_masked(value):
         raise ShapeError(f"{name} has masked entries: drop or fill them first.")
-    kinds = {getattr(kind, "kind", "") for kind in (getattr(value, "dtype", None), *getattr(value, "dtypes", ()))}
-    if kinds & {"m", "M"}:
+    told = np.asarray(value) if isinstance(value, list | tuple) else value
+    of_columns = getattr(told, "dtypes", ())
+    kinds = [getattr(told, "dtype", None), *(of_columns if np.iterable(of_columns) else ())]
+    if any(getattr(kind, "kind", "") in ("m", "M") for kind in kinds):
         raise ShapeError(f"{name} holds dates or durations: turn them into numbers of your choice first.")
 
 

@@ -33,12 +33,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
     A link stays, and what it leads to is replaced. Devices and pipes are written to as they are.
     """
     target = Path(path)
-    if target.is_symlink():
-        target = target.resolve()
     if target.exists() and not target.is_file() and not target.is_dir():
         with writing(target):
             yield target
         return
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with writing(target):

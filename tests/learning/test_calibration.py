@@ -254,11 +254,15 @@ def test_a_report_says_what_the_parts_say() -> None:
 
 def test_rows_are_known_again_in_single_precision_and_not_where_data_take_few_values() -> None:
     model, (Z, Y) = linear("box").fit(*draw(60, 0)), draw(60, 0)
-    with pytest.raises(dro.ModelError, match="60 of 60 calibration rows were trained"):
+    with pytest.raises(dro.ModelError, match="60 of 60 calibration rows are equal"):
         model.calibrate(Z.astype(np.float32), Y.astype(np.float32), coverage=0.5)
     mixed = [np.concatenate([a[:1], b]) for a, b in zip((Z, Y), draw(40, 5), strict=True)]
     with pytest.raises(dro.ModelError, match="1 of 41"):
         model.calibrate(*mixed, coverage=0.5)
+    # Doubles that training made of its rows are no chance.
+    twice = linear("box").fit(np.concatenate([Z, Z]), np.concatenate([Y, Y]))
+    with pytest.raises(dro.ModelError, match="60 of 60"):
+        twice.calibrate(Z, Y, coverage=0.5)
     rng = np.random.default_rng(0)
     few = [(rng.integers(0, 2, (200, 2)), rng.integers(1, 4, (200, 2))) for _ in range(2)]
     model = linear("box").fit(*few[0])

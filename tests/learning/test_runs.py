@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from torch import nn
 
 import drolayers as dro
 from drolayers.learning import SetModel, storage
+from drolayers.learning.calibration import Calibration
 from research.problems import Portfolio, PortfolioData
 from tests.learning.small import learner, sales, shop, weights
 
@@ -47,17 +49,19 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
 class Mortal(nn.Module):
     """A model that kills its process at a given call."""
 
-    def __init__(self, inputs: int, outputs: int, dies_at: int | None = None) -> None:
+    dies_at: int | None = None
+
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(3)
         self.inner = nn.Linear(inputs, outputs)
         nn.init.normal_(self.inner.weight, std=0.01, generator=generator)
         nn.init.constant_(self.inner.bias, 0.01)
-        self.calls, self._dies_at = 0, dies_at
+        self.calls = 0
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         self.calls += 1
-        if self.calls == self._dies_at:
+        if self.calls == self.dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner(z)
 
@@ -112,7 +116,8 @@ DYING = """
 import sys
 from pathlib import Path
 from tests.learning.test_runs import Mortal, lots
-model, data = lots(Path(sys.argv[1]), model=Mortal(5, 16, dies_at=int(sys.argv[2])))
+Mortal.dies_at = int(sys.argv[2])
+model, data = lots(Path(sys.argv[1]), model=Mortal(5, 16))
 model.fit(data.Z, data.Y)
 """
 
@@ -179,6 +184,41 @@ def scaled(weight: float, epoch: int) -> float:
     return weight / (1 + epoch)
 
 
+@dataclass(slots=True)
+class Slotted:
+    """An objective without a dictionary."""
+
+    weight: float
+
+    def __call__(self, problem: Any, decision: Any, y: Any) -> Any:
+        return self.weight * decision.value
+
+
+def made(weight: float) -> Any:
+    """An object whose class alone differs, which holds a module, a logger and an array of objects."""
+
+    class Made:
+        def __init__(self) -> None:
+            self.package, self.log, self.names = np, logging.getLogger("made"), np.array(["a", None], dtype=object)
+
+        def __call__(self, problem: Any, decision: Any, y: Any) -> Any:
+            self.log.debug("asked")
+            return weight * decision.value
+
+    return Made()
+
+
+class Module(nn.Module):
+    """An objective with a buffer."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.tensor(weight, dtype=torch.bfloat16))
+
+    def forward(self, problem: Any, decision: Any, y: Any) -> Any:
+        return float(self.weight) * decision.value
+
+
 class Noisy(nn.Module):
     """A model with a setting that shows in training only."""
 
@@ -200,6 +240,9 @@ class Noisy(nn.Module):
         ("nominal", lambda: Nearest(k=5), lambda: Nearest(k=9)),
         ("pretraining__rate", lambda: lambda epoch: 1e-2, lambda: lambda epoch: 1e-5),
         ("model", lambda: Noisy(0.0), lambda: Noisy(0.9)),
+        ("objective", lambda: made(1.0), lambda: made(2.0)),
+        ("objective", lambda: Slotted(1.0), lambda: Slotted(2.0)),
+        ("objective", lambda: Module(1.0), lambda: Module(2.0)),
     ],
 )
 def test_parts_of_ones_own_are_told_by_what_they_are_not_by_their_names(
@@ -238,8 +281,10 @@ def test_another_problem_takes_the_weights_of_a_file_and_none_of_its_promises(tm
     dearer = dro.DecisionProblem(cp.sum(cp.maximum(40 * (y - x), x - y)), [], stand.problem.ambiguity)
     with pytest.warns(UserWarning, match="another cost, other constraints or another set"):
         loaded = dro.DecisionFocusedLearner.load(path, dearer, projection=None)
-    assert loaded.calibration_ is None
+    assert loaded.calibration_ == Calibration(promised.scale, "choice", None, 30)
     assert loaded.pipeline_.scale == promised.scale
+    loaded.save(path)
+    assert dro.DecisionFocusedLearner.load(path, dearer, projection=None).pipeline_.scale == promised.scale
 
 
 def test_logs_hold_losses_sample_size_masked_items_and_stages(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import drolayers as dro
+from drolayers.learning.data import matrix
 from drolayers.learning.policy import EXPECTED_FAILED_CHECKS
 from tests.learning.small import learner, sales, shop
 
@@ -93,11 +94,19 @@ KINDS = {
     "masked array": (lambda Z: np.ma.masked_less(Z, Z.mean()), "masked"),
     "dates": (lambda Z: Z.astype("datetime64[s]"), "dates"),
     "frame of dates": (lambda Z: pd.DataFrame(Z.astype("datetime64[s]")), "dates"),
+    "list of dates": (lambda Z: list(Z.astype("datetime64[s]")), "dates"),
     "sparse matrix": (sp.csr_matrix, "sparse.*toarray"),
     "sparse array": (sp.coo_array, "sparse.*toarray"),
     "sparse tensor": (lambda Z: torch.as_tensor(Z).to_sparse(), "sparse.*to_dense"),
     "compressed tensor": (lambda Z: torch.as_tensor(Z).to_sparse_csr(), "sparse.*to_dense"),
 }
+
+
+@pytest.mark.parametrize("kind", ["float64", "Float64", "Int64", "bool"])
+def test_columns_of_pandas_are_numbers(kind: str) -> None:
+    column = pd.Series([1, 0, 1]).astype(kind)
+    for table in (column, column.to_frame()):
+        assert matrix(table, "Y").tolist() == [[1.0], [0.0], [1.0]]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -323,14 +323,19 @@ def fingerprint(*parts: Examples | None) -> Int[Tensor, "row"]:
     return torch.as_tensor(np.frombuffer(b"".join(found), dtype=np.int64).copy())
 
 
-def met_again(rows: Int[Tensor, "row"], seen: Int[Tensor, "row"]) -> int:
-    """How many rows were seen before, if more than chance would have it.
+def _doubles(rows: Int[Tensor, "row"]) -> float:
+    """The share of rows that have a double among the others."""
+    _, counts = torch.unique(rows, return_counts=True)
+    return float(counts[counts > 1].sum()) / max(len(rows), 1)
 
-    Where outcomes and contexts take few values, other rows are the same too: as often as those that were seen have a
-    double among themselves.
+
+def met_again(rows: Int[Tensor, "row"], seen: Int[Tensor, "row"]) -> int:
+    """How many rows are equal to some that were seen before, if more than chance would have it.
+
+    Where outcomes and contexts take few values, other rows are equal too: as often as rows have a double among
+    themselves, both those that were seen, of which a bootstrap makes doubles, and the new ones.
     """
     again = int(torch.isin(rows, seen).sum())
-    _, counts = torch.unique(seen, return_counts=True)
-    doubles = float(counts[counts > 1].sum()) / max(len(seen), 1)
+    doubles = min(_doubles(rows), _doubles(seen))
     expected = doubles * len(rows)
     return again if again > expected + 3.0 * (expected * (1.0 - doubles)) ** 0.5 else 0

@@ -38,6 +38,7 @@ MOVED: dict[str, tuple[tuple[str, str], ...]] = {
 """Where each of them is now."""
 
 OF_LAYER = ("candidates", "samples", "proposal", "enumerate_up_to", "oracle", "engine")
+MARGIN = 1e-3
 STRATEGIES = ("decision", "prediction")
 OLD = {*MOVED, *OF_LAYER, "strategy", "margin"}
 
@@ -69,7 +70,7 @@ def upgraded(problem: DecisionProblem, settings: Mapping[str, Any], old: Mapping
     if layer := {name: old[name] for name in OF_LAYER if name in old}:
         found["layer"] = DROLayer(problem, seed=settings["seed"], **layer)
         told.append(f"layer=dro.DROLayer(problem, {', '.join(f'{k}={v!r}' for k, v in layer.items())})")
-    if "margin" in old and isinstance(found["projection"], str):
+    if old.get("margin", MARGIN) != MARGIN and isinstance(found["projection"], str):
         name = "ambiguity" if len(problem.sets.members) == 1 else "sets"
         method: Any = "direct" if found["projection"] == "auto" else found["projection"]
         found["projection"] = Projection(getattr(problem, name), margin=old["margin"], method=method)

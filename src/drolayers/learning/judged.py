@@ -170,8 +170,8 @@ class Judged(ABC):
         again = met_again(fingerprint(data), self.seen_)
         if again:
             raise ModelError(
-                f"{again} of {len(data)} calibration rows were trained or validated on, where sets look better than "
-                "they are: give others, or fit with calibration_share=0.2."
+                f"{again} of {len(data)} calibration rows are equal to rows that were trained or validated on, where "
+                "sets look better than they are: give others, or fit with calibration_share=0.2."
             )
         return data
 

@@ -24,7 +24,7 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.calibration import check_enough, fingerprint
+from drolayers.learning.calibration import Calibration, check_enough, fingerprint
 from drolayers.learning.comparison import RATES, Choice, Comparison, Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.covering import Covering
@@ -204,8 +204,9 @@ class DecisionFocusedLearner(Judged, Decider):
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
             what["parameters"] = list(self.problem.parameters)
             if isinstance(self.model, nn.Module):
-                what["answers"] = [storage.answers(self.pipeline_.model, training.Z), contents(self.model)]
-            what["own"] = [schedules(self.pretraining), contents(self.nominal)]
+                what["answers"] = storage.answers(self.pipeline_.model, training.Z)
+            parts = contents(self.model, weights=False), contents(self.nominal)
+            what["own"] = [schedules(self.pretraining), *parts]
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")} | {"budget": self.trainer.budget}
             later["own"] = [schedules(self.training), contents(self.objective)]
@@ -646,7 +647,10 @@ class DecisionFocusedLearner(Judged, Decider):
         learner.calibration_ = storage.restored_calibration(path, header)
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         if header.get("program", program := problem.program.fingerprint) != program:
-            learner.calibration_ = None
+            learner.scores_ = torch.zeros(0, dtype=torch.float64)
+            if (found_scale := learner.calibration_) is not None:
+                # A scale that nothing is promised of.
+                learner.calibration_ = Calibration(found_scale.scale, "choice", None, found_scale.rows)
             warnings.warn(
                 f"{path} was saved for a problem with another cost, other constraints or another set: its sets were "
                 "trained for that one, and nothing is promised of them here until calibrate(...) is called.",
