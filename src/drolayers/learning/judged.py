@@ -175,7 +175,7 @@ class Judged(ABC):
             )
         return data
 
-    def rows(self, Z: Any, Y: Any, known: Known | None, what: str = "", sized: bool = True) -> Examples:
+    def rows(self, Z: Any, Y: Any, known: Known | None = None, what: str = "", sized: bool = True) -> Examples:
         """Contexts, outcomes and known data with the columns of training."""
         self._contexts(Z, sized)
         same_columns(Y, f"{what}Y", self.outcome_names_in_)

@@ -648,9 +648,9 @@ class DecisionFocusedLearner(Judged, Decider):
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         if header.get("program", program := problem.program.fingerprint) != program:
             learner.scores_ = torch.zeros(0, dtype=torch.float64)
-            if (found_scale := learner.calibration_) is not None:
+            if (promised := learner.calibration_) is not None:
                 # A scale that nothing is promised of.
-                learner.calibration_ = Calibration(found_scale.scale, "choice", None, found_scale.rows)
+                learner.calibration_ = Calibration(promised.scale, "choice", None, promised.rows)
             warnings.warn(
                 f"{path} was saved for a problem with another cost, other constraints or another set: its sets were "
                 "trained for that one, and nothing is promised of them here until calibrate(...) is called.",

@@ -38,7 +38,7 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
     outcome_names_in_: list[str] | None
 
     def _take_columns(self, Z: Any, Y: Any, width: int) -> None:
-        """Remember how many contexts are, and what their columns and those of outcomes are called."""
+        """Remember how many covariates there are, and what they and the outcomes are called."""
         self.n_features_in_ = width
         self.feature_names_in_, self.outcome_names_in_ = column_names(Z), column_names(Y)
 
