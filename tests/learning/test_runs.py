@@ -219,17 +219,6 @@ class Module(nn.Module):
         return float(self.weight) * decision.value
 
 
-class Noisy(nn.Module):
-    """A model with a setting that shows in training only."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.linear, self.share = nn.Linear(2, 3), share
-
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(self.linear(z), self.share, self.training)
-
-
 @pytest.mark.parametrize(
     ("name", "one", "other"),
     [
@@ -239,7 +228,6 @@ class Noisy(nn.Module):
         ("objective", lambda: lambda p, d, y: d.value, lambda: lambda p, d, y: 2.0 * d.value),
         ("nominal", lambda: Nearest(k=5), lambda: Nearest(k=9)),
         ("pretraining__rate", lambda: lambda epoch: 1e-2, lambda: lambda epoch: 1e-5),
-        ("model", lambda: Noisy(0.0), lambda: Noisy(0.9)),
         ("objective", lambda: made(1.0), lambda: made(2.0)),
         ("objective", lambda: Slotted(1.0), lambda: Slotted(2.0)),
         ("objective", lambda: Module(1.0), lambda: Module(2.0)),

@@ -205,8 +205,7 @@ class DecisionFocusedLearner(Judged, Decider):
             what["parameters"] = list(self.problem.parameters)
             if isinstance(self.model, nn.Module):
                 what["answers"] = storage.answers(self.pipeline_.model, training.Z)
-            parts = contents(self.model, weights=False), contents(self.nominal)
-            what["own"] = [schedules(self.pretraining), *parts]
+            what["own"] = [schedules(self.pretraining), contents(self.nominal)]
             # Learners that differ in the second training only share the first, and each goes on from the other.
             later = {name: what.pop(name) for name in ("training", "objective")} | {"budget": self.trainer.budget}
             later["own"] = [schedules(self.training), contents(self.objective)]
