@@ -43,6 +43,9 @@ def real(name: str, value: Any) -> None:
         return
     if imaginary:
         raise ShapeError(f"Complex data not supported: {name} must hold real numbers, in columns of their own.")
+    if hasattr(value, "is_complex"):
+        # A tensor is neither of what follows, and may be traced.
+        return
     if np.ma.is_masked(value):
         raise ShapeError(f"{name} has masked entries: drop or fill them first.")
     told = np.asarray(value) if isinstance(value, list | tuple) else value
