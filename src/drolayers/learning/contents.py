@@ -31,12 +31,11 @@ LONGEST = 3
 """Schedules are asked for so many times the epochs of a stage: some of its trainings are longer."""
 
 
-def contents(value: Any, weights: bool = True, around: tuple[int, ...] = ()) -> Any:
+def contents(value: Any, around: tuple[int, ...] = ()) -> Any:
     """Numbers, the code of functions and what objects hold, in lists.
 
     Args:
         value: anything.
-        weights: whether those of modules count; initial ones differ from run to run.
         around: what it lies in.
     """
     if value is None or isinstance(value, bool | str | bytes):
@@ -49,15 +48,15 @@ def contents(value: Any, weights: bool = True, around: tuple[int, ...] = ()) -> 
     named = isinstance(value, type | ModuleType) or type(value).__module__.startswith(NAMED)
     if named or len(around) > DEEP or id(value) in around:
         return name
-    deeper = partial(contents, weights=weights, around=(*around, id(value)))
+    deeper = partial(contents, around=(*around, id(value)))
     try:
-        return [name, _parts(value, weights, deeper)]
+        return [name, _parts(value, deeper)]
     except Exception:
         # Nearly anything may be raised by what others made; a run must not fail for it.
         return name
 
 
-def _parts(value: Any, weights: bool, deeper: Any) -> Any:
+def _parts(value: Any, deeper: Any) -> Any:
     """What something is made of."""
     if isinstance(value, Tensor):
         plain = value.detach().cpu()
@@ -83,8 +82,7 @@ def _parts(value: Any, weights: bool, deeper: Any) -> Any:
         return sorted(str(deeper(one)) for one in value)
     if isinstance(value, nn.Module):
         ours = [{k: one for k, one in vars(m).items() if k not in INTERNAL} for m in value.modules()]
-        state = dict(value.state_dict()) if weights else {}
-        return [deeper(ours), [_code(type(m), deeper) for m in value.modules()], deeper(state)]
+        return [deeper(ours), [_code(type(m), deeper) for m in value.modules()], deeper(dict(value.state_dict()))]
     if _foreign(type(value)):
         return sha256(pickle.dumps(value)).hexdigest()
     slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ()) if hasattr(value, slot)]

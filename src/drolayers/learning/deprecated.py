@@ -39,6 +39,7 @@ MOVED: dict[str, tuple[tuple[str, str], ...]] = {
 
 OF_LAYER = ("candidates", "samples", "proposal", "enumerate_up_to", "oracle", "engine")
 MARGIN = 1e-3
+"""That of version 0.1, which asks for nothing."""
 STRATEGIES = ("decision", "prediction")
 OLD = {*MOVED, *OF_LAYER, "strategy", "margin"}
 

@@ -62,7 +62,7 @@ class _History(Callback):
 class _Best(Checkpoint):
     """The weights of the best epoch, in memory.
 
-    Without a folder nobody goes on from a file, and to write two in every epoch took a sixth of a small training.
+    Without a folder nobody goes on from a file, and to write two in every epoch took a tenth of a small training.
     """
 
     def __init__(self, monitor: str | None) -> None:
