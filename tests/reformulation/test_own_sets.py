@@ -60,9 +60,11 @@ def test_a_set_of_its_own_is_everybodys_where_the_cost_is_certain(kind: str, bal
     both = torch.cat([COST, theta], 1)
     one, two = apart.solve(both, nominal, on_failure="raise"), together.solve(theta, nominal, on_failure="raise")
     torch.testing.assert_close(one.variable(x), two.variable(x), rtol=1e-6, atol=1e-6)
-    chosen = {x: one.variable(x)}
-    worst = apart.worst_case(chosen, both, nominal, of=other)
-    assert float(worst.max()) == pytest.approx(0.0, abs=1e-6)
+    # The constraint is tight. At the very point its worst case is zero, which some processors tell from 1e-10 and others
+    # do not: then it is NaN.
+    less, chosen = ({x: one.variable(x) + move} for move in (-1e-3, 1e-3))
+    below, above = (float(apart.worst_case(at, both, nominal, of=other).max()) for at in (chosen, less))
+    assert -1e-2 < below < 0.0 < above < 1e-2
     row = None if kind != "always" else 0
     atoms, probabilities = apart.worst_case_distribution(chosen, both, nominal, of=other, row=row)
     again, same = together.worst_case_distribution(chosen, theta, nominal, of=together.rules[0].constraint, row=row)
