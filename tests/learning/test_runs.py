@@ -245,16 +245,55 @@ def test_parts_of_ones_own_are_told_by_what_they_are_not_by_their_names(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
-def test_a_process_that_is_told_to_end_ends_with_the_code_of_that() -> None:
+def test_a_process_that_is_told_to_end_ends_with_the_code_of_that(tmp_path: Path) -> None:
     def ends(problem: Any, decision: Any, y: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return decision.value
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
-        learner(shop(False).problem, objective=ends).fit(*sales())
+        learner(shop(False).problem, objective=ends, trainer__directory=tmp_path).fit(*sales())
     assert ended.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("lots", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"trainer__validation_share": 0.0},
+        {"training__epochs": 9, "training__rate": 0.3, "training__patience": 2, "training__clip": None},
+        {"pretraining__locations": "outcomes", "trainer__budget": 1.0, "training__rate": "auto"},
+    ],
+    ids=["plain", "no validation", "patience", "compared"],
+)
+def test_a_training_without_a_folder_is_lightnings(tmp_path: Path, lots: bool, settings: dict[str, Any]) -> None:
+    # Our own loop, and Lightning's: same steps, same epochs, same figures, same best epoch.
+    made, (Z, Y) = shop(lots), sales(30)
+    one = learner(made.problem, **settings).fit(Z, Y)
+    two = learner(made.problem, trainer__directory=tmp_path, **settings).fit(Z, Y)
+    np.testing.assert_array_equal(weights(one), weights(two))
+    assert one.report_ == two.report_
+    for name, rows in two.history_.items():
+        assert len(rows) == len(one.history_[name])
+        for mine, theirs in zip(one.history_[name], rows, strict=True):
+            assert set(mine) == set(theirs)
+            for figure in set(mine) - {key for key in mine if key.startswith("seconds/")}:
+                np.testing.assert_allclose(mine[figure], theirs[figure], rtol=1e-12, atol=0.0)
+
+
+def test_violations_are_told_alike_without_a_folder(tmp_path: Path) -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    problem = dro.DecisionProblem(cp.sum(x), [dro.chance(y <= x, 0.8)], ambiguity)
+    told = [
+        learner(problem, trainer__directory=where, training__violations=0.1).fit(*sales(30))
+        for where in (None, tmp_path)
+    ]
+    np.testing.assert_array_equal(weights(told[0]), weights(told[1]))
+    one, two = ([row["violations/0"] for row in model.history_["decision"]] for model in told)
+    np.testing.assert_allclose(one, two, rtol=1e-12)
 
 
 def test_another_problem_takes_the_weights_of_a_file_and_none_of_its_promises(tmp_path: Path) -> None:

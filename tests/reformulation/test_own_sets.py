@@ -60,8 +60,8 @@ def test_a_set_of_its_own_is_everybodys_where_the_cost_is_certain(kind: str, bal
     both = torch.cat([COST, theta], 1)
     one, two = apart.solve(both, nominal, on_failure="raise"), together.solve(theta, nominal, on_failure="raise")
     torch.testing.assert_close(one.variable(x), two.variable(x), rtol=1e-6, atol=1e-6)
-    # The constraint is tight. At the very point its worst case is zero, which some processors tell from 1e-10 and others
-    # do not: then it is NaN.
+    # The constraint is tight. At the very point its worst case is zero, which some processors tell from 1e-10;
+    # on others it is NaN.
     less, chosen = ({x: one.variable(x) + move} for move in (-1e-3, 1e-3))
     below, above = (float(apart.worst_case(at, both, nominal, of=other).max()) for at in (chosen, less))
     assert -1e-2 < below < 0.0 < above < 1e-2

@@ -15,6 +15,7 @@ from drolayers.errors import ShapeError
 from drolayers.layer import Decision
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import Batch, Examples
+from drolayers.learning.loop import Loop
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import Phase, PredictionLosses
@@ -57,12 +58,24 @@ class _Training(pl.LightningModule):
             self.log(name, mean, prog_bar=name.endswith("_loss"), on_step=False, on_epoch=True, batch_size=1)
         self._noted = {}
 
+    def log(self, name: str, value: Any, **settings: Any) -> None:  # type: ignore[override]
+        """Note a figure in double precision; Lightning makes single numbers of Python's."""
+        precise = torch.as_tensor(value, dtype=torch.float64)
+        if isinstance(self.trainer, Loop):
+            self.trainer.log(name, precise, settings.get("batch_size", 1))
+        else:
+            super().log(name, precise, **settings)
+
+    def _gathered(self, value: Tensor) -> Tensor:
+        """A value of all processes, one after the other."""
+        return value[None] if self.trainer.world_size == 1 else torch.as_tensor(self.all_gather(value))
+
     def _average(self, total: Tensor, count: Tensor) -> Tensor:
         """A total over the items of one process as a mean over those of all.
 
         Gradients are averaged over processes, so each divides by the mean number of items a process.
         """
-        mean = torch.as_tensor(self.all_gather(count.to(total))).mean().to(total)
+        mean = self._gathered(count.to(total)).mean().to(total)
         return total / torch.where(mean > 0, mean, torch.ones_like(mean))
 
 
@@ -228,7 +241,8 @@ class DecisionModule(_Training):
     def _held(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
         """What data say of the constraints is noted, and where they are held, charged."""
         told = {f"violations/{k}": v for k, v in enumerate(self._missed(decision, y, table).detach())}
-        self.log_dict(told, on_step=False, on_epoch=True, batch_size=int(decision.ok.sum()))
+        for name, value in told.items():
+            self.log(name, value, on_step=False, on_epoch=True, batch_size=int(decision.ok.sum()))
         if self.violations is None:
             return decision.value.new_zeros(())
         missed = self._missed(decision, y, table, self.violations.allowed)
@@ -248,7 +262,7 @@ class DecisionModule(_Training):
             total = torch.stack(self._seen).sum(0).double() if self._seen else torch.zeros_like(self.violations.unit)
             # A process may have seen nothing; all of them ask.
             total, count = (
-                torch.as_tensor(self.all_gather(v)).reshape(-1, *v.shape).sum(0)
+                self._gathered(v).reshape(-1, *v.shape).sum(0)
                 for v in (total, torch.tensor(float(len(self._seen))).to(total))
             )
             if float(count):
@@ -287,7 +301,8 @@ class DecisionModule(_Training):
         solved = int(decision.ok.sum())
         loss = float(self._loss(decision, y, table).sum()) / solved if solved else float("inf")
         if self.pipeline.layer.problem.rules and solved:
-            self.log_dict({f"val_violations/{k}": v for k, v in enumerate(self._missed(decision, y, table))})
+            for k, missed in enumerate(self._missed(decision, y, table)):
+                self.log(f"val_violations/{k}", missed)
             if self.violations is not None:
                 missed, self._followed = self._missed(decision, y, table, self.violations.allowed), True
                 self.violations.follow(missed)

@@ -12,9 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from hashlib import sha256
-from math import isnan
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -30,6 +28,7 @@ from drolayers.errors import ModelError
 from drolayers.extras import needs
 from drolayers.files import misfits
 from drolayers.learning.data import ExampleData, Examples
+from drolayers.learning.loop import Best, Loop
 from drolayers.learning.settings import Stage, Trainer
 from drolayers.writing import replacing
 
@@ -60,23 +59,15 @@ class _History(Callback):
 
 
 class _Best(Checkpoint):
-    """The weights of the best epoch, in memory.
-
-    Without a folder nobody goes on from a file, and to write two in every epoch took a tenth of a small training.
-    """
+    """The weights of the best epoch of several processes that have no folder."""
 
     def __init__(self, monitor: str | None) -> None:
-        self.monitor, self.loss = monitor, float("inf")
-        self.weights: dict[str, Any] | None = None
+        self.monitor, self.best = monitor, Best()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep them where they are the first or better; without validation data the last are the best."""
-        if self.monitor is None:
-            return
-        loss = float(trainer.callback_metrics[self.monitor])
-        if self.weights is None or loss < self.loss:
-            self.loss = float("inf") if isnan(loss) else loss
-            self.weights = deepcopy(pl_module.state_dict())
+        """Look at what is monitored."""
+        if self.monitor is not None:
+            self.best.see(pl_module, float(trainer.callback_metrics[self.monitor]))
 
 
 def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples | None) -> None:
@@ -171,25 +162,26 @@ def train(
         stage: how long, and with which gradients.
         where: folder, progress and processes.
     """
+    if where.directory is None and where.devices == 1:
+        return Loop(stage, where.progress).run(module, data)
     monitor, history = None if data.validation is None else str(module.monitor), _History()
     if where.directory is None:
-        best = _Best(monitor)
-        _run(_trainer(stage, where, None, [history, best, *_patience(stage, monitor)]), module, data)
-        if best.weights is not None:
-            module.load_state_dict(best.weights)
+        kept = _Best(monitor)
+        _run(_trainer(stage, where, None, [history, kept, *_patience(stage, monitor)]), module, data)
+        kept.best.restore(module)
         return history.rows
     folder = directory(Path(where.directory) / name)
-    done, last, kept = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
+    done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
     if where.resume and (rows := _history(done)) is not None:
-        _restore(module, kept, last)
+        _restore(module, best, last)
         return rows
     files = [_file(folder, "best", monitor)] if monitor is not None else []
     # The last one after the others, whose state it holds.
     callbacks = [history, *files, *_patience(stage, monitor), _file(folder, "last", None)]
     trainer = _trainer(stage, where, folder, callbacks)
-    _run(trainer, module, data, _resume_from(module, last, kept) if where.resume else None)
+    _run(trainer, module, data, _resume_from(module, last, best) if where.resume else None)
     # The checkpoints are the first process's.
-    found = Path(trainer.strategy.broadcast(str(kept if kept.exists() else last)))
+    found = Path(trainer.strategy.broadcast(str(best if best.exists() else last)))
     _restore(module, found, found.with_name(last.name))
     trainer.strategy.barrier()
     if trainer.is_global_zero:
