@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-EXTRAS = ("lightning", "tensorboard", "sklearn", "safetensors", "matplotlib", "typer", "rich", "joblib", "pandas", "tqdm")
+EXTRAS = "lightning tensorboard sklearn safetensors tqdm matplotlib typer rich joblib pandas".split()
 BARE = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
 
 LAYER = """
