@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-EXTRAS = "lightning tensorboard sklearn safetensors tqdm matplotlib typer rich joblib pandas".split()
+EXTRAS = [
+    "lightning",
+    "tensorboard",
+    "sklearn",
+    "safetensors",
+    "tqdm",
+    "matplotlib",
+    "typer",
+    "rich",
+    "joblib",
+    "pandas",
+]
 BARE = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
 
 LAYER = """
