@@ -222,6 +222,34 @@ def test_the_long_training_is_left_out_where_short_ones_show_nothing() -> None:
     assert "longest" in findings.reason
 
 
+def _judged(models: list[tuple[float, float]], **settings: Any) -> Trial:
+    """What is kept of first models, the usual ones last, that gain on the last so much, with so large an error."""
+    pipeline = Pipeline(nn.Linear(1, 1), None, None, dro.DROLayer(shop(lots=False).problem))
+    noise = torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = 4.0 * (noise - noise.mean()) / noise.std()
+    seen = iter([1.0 - gain - error * noise for gain, error in models])
+    comparison = Comparison(pipeline, lambda *_: None, lambda: (next(seen), 1.0), [None], **settings)
+    for k in range(len(models)):
+        comparison.begun(f"model {k}", lambda: None, usual=k >= 1)
+    comparison.settle("pre-trained")
+    chosen = comparison.keep().chosen
+    assert chosen is not None
+    return chosen
+
+
+def test_larger_sets_take_the_place_of_the_smallest_where_they_are_better_by_the_margin() -> None:
+    """They are fitted to outcomes as well; the one of the least loss may owe it to a few rows."""
+    rule = {"errors": 2.0, "smallest": True}
+    assert _judged([(0.0, 1.0), (0.3, 0.1), (0.0, 0.0)], **rule).what.startswith("model 1")
+    assert _judged([(0.0, 1.0), (0.3, 0.2), (0.0, 0.0)], **rule).what.startswith("model 2")
+    # The first has the least loss, by one standard error only; the second is better by three.
+    assert _judged([(0.5, 0.5), (0.3, 0.1), (0.0, 0.0)], **rule).what.startswith("model 1")
+    # Of two that are better by the margin, the better.
+    assert _judged([(0.5, 0.1), (0.3, 0.1), (0.0, 0.0)], **rule).what.startswith("model 0")
+    # Elsewhere the usual one is the best of its kind, whatever its size.
+    assert _judged([(0.0, 1.0), (0.1, 0.2), (0.0, 0.0)], errors=1.0).what.startswith("model 1")
+
+
 @pytest.mark.parametrize("settings", [{"smallest": False}, {"errors": 0.0}, {"solved": 0.9}])
 def test_the_long_training_is_left_out_only_where_the_mean_suffices_and_all_have_a_decision(
     settings: dict[str, Any],
