@@ -291,6 +291,10 @@ class AmbiguitySet(Theta, ABC):
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """Sensible values of all parameters for some outcomes, by name."""
 
+    def aims(self, y: Float[Tensor, "batch dim"]) -> dict[str, Float[Tensor, "batch ..."]]:
+        """The values of learnt locations that fit every outcome by itself, by name: those that are affine in it."""
+        return {}
+
     @abstractmethod
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None

@@ -91,6 +91,10 @@ class Centred(AmbiguitySet):
         parts[self.extent] = grown
         return torch.cat([columns(part.expand(len(grown), *part.shape[1:])) for part in parts.values()], 1)
 
+    def aims(self, y: Float[Tensor, "batch dim"]) -> dict[str, Float[Tensor, "batch ..."]]:
+        """The outcomes themselves, for the centre."""
+        return {self.location: y.double()} if self.location in self.parameters else {}
+
     @abstractmethod
     def whitened(
         self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch point dim"]

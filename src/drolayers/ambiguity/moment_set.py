@@ -255,6 +255,17 @@ class MomentSet(AmbiguitySet):
                 found[self.prefixes[i] + "sigma"] = Typical(mean, spread, positive=not moment.signed)
         return {name: found[name] for name in self.parameters}
 
+    def aims(self, y: Float[Tensor, "batch dim"]) -> dict[str, Float[Tensor, "batch ..."]]:
+        """The images of outcomes, whose shifts are the locations; where an image is learnt too, it has no one shift."""
+        found, y = {}, y.double()
+        for prefix, moment in zip(self.prefixes, self.moments, strict=True):
+            if isinstance(moment, Elementary) and [*moment.shapes] == [moment.image.shift]:
+                ((name, shape),) = moment.shapes.items()
+                leaves = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants.items()}
+                u = moment.image.at(y, leaves | {name: y.new_zeros(shape)}, shifted=False)
+                found[prefix + name] = u.reshape(len(y), *shape)
+        return found
+
     @cached_property
     def _powers(self) -> dict[int, float]:
         """The degree of every moment whose bound is a size that is learnt."""

@@ -126,6 +126,11 @@ class Sets(Theta):
         pairs = zip(self.members, self._prefixes, strict=True)
         return {f"{prefix}{n}": value for other, prefix in pairs for n, value in other.typical(y).items()}
 
+    def aims(self, y: Float[Tensor, "batch dim"]) -> dict[str, Float[Tensor, "batch ..."]]:
+        """The values of learnt locations that fit every outcome by itself, by name."""
+        pairs = zip(self.members, self._prefixes, strict=True)
+        return {f"{prefix}{n}": value for other, prefix in pairs for n, value in other.aims(y).items()}
+
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """θ of sets ``factor`` times as large, each about its own centre; those without parameters stay."""
         pairs = zip(self.members, self.parts(theta), strict=True)

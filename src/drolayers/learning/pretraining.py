@@ -28,7 +28,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -95,10 +94,6 @@ class SetLoss(ABC):
         """The term of the locations at single outcomes."""
         return self.locations(theta, _alone(outcomes))
 
-    def aims(self, Y: Float[Tensor, "n dim"]) -> dict[str, Float[Tensor, "n ..."]]:
-        """The values of locations that fit every outcome by itself, where they are linear in it."""
-        return {}
-
     @abstractmethod
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
         """The term of the locations."""
@@ -147,19 +142,6 @@ class PredictionLoss(SetLoss):
         moved = Y.double() + torch.where(unit == Y.double().std(0, unbiased=False), 0.0, unit)
         self.scale = torch.maximum(self.scale, ambiguity.values(centres, moved[None])[0].abs().mean(0))
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
-
-    def aims(self, Y: Float[Tensor, "n dim"]) -> dict[str, Float[Tensor, "n ..."]]:
-        """The images of outcomes, whose shifts are the locations."""
-        found, y = {}, Y.double()
-        for i, moment in enumerate(self.ambiguity.moments):
-            if not isinstance(moment, Elementary) or i in self._whitened or moment.image.shift not in moment.shapes:
-                continue
-            name, shape = self.ambiguity.prefixes[i] + moment.image.shift, moment.shapes[moment.image.shift]
-            if name not in self.skipped:
-                leaves = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants.items()}
-                leaves[moment.image.shift] = y.new_zeros(shape)
-                found[name] = moment.image.at(y, leaves, shifted=False).reshape(len(y), *shape)
-        return found
 
     def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
         """The second term."""
@@ -220,10 +202,6 @@ class GaussianLoss(SetLoss):
         self.fits = self.locates or self.shapes
         self.scale = torch.ones(ambiguity.y.dim, dtype=torch.float64)
         """Of every coordinate; deviations in units of the set have none of their own."""
-
-    def aims(self, Y: Float[Tensor, "n dim"]) -> dict[str, Float[Tensor, "n ..."]]:
-        """The outcomes themselves."""
-        return {self.ambiguity.location: Y.double()} if self.locates else {}
 
     def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
         """Squared distances to the centre, every coordinate in units of its deviation."""
@@ -347,7 +325,7 @@ class PredictionLosses:
             self.sets.name(k, name): value
             for k, loss in self._losses.items()
             if self._at_outcomes(loss)
-            for name, value in loss.aims(Y).items()
+            for name, value in self.sets.members[k].aims(Y).items()
         }
 
     @torch.no_grad()
