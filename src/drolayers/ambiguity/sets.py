@@ -131,6 +131,12 @@ class Sets(Theta):
         pairs = zip(self.members, self._prefixes, strict=True)
         return {f"{prefix}{n}": value for other, prefix in pairs for n, value in other.aims(y).items()}
 
+    def towards(self, theta: Float[Tensor, "batch theta"], nominal: Pair, share: float) -> Float[Tensor, "batch theta"]:
+        """θ with locations moved by a share of the way to what the mean of the nominal distribution says."""
+        atoms, weights = nominal
+        aims, parts = self.aims((weights[..., None] * atoms).sum(1)), self.unpack(theta)
+        return self.pack(parts | {name: torch.lerp(parts[name], aim.to(theta), share) for name, aim in aims.items()})
+
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """θ of sets ``factor`` times as large, each about its own centre; those without parameters stay."""
         pairs = zip(self.members, self.parts(theta), strict=True)

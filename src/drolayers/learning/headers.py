@@ -32,6 +32,8 @@ def check_header(header: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> 
         _must(name, right, "shapes by name")
     for name in ("model", "nominal", "projection", "pretraining", "training", "layer"):
         _must(name, header.get(name) is None or isinstance(header[name], dict), "None or settings by name")
+    share = header.get("share", 0.0)
+    _must("share", share == 0 or (_positive(share) and share <= 1), "a number from 0 to 1")
     nominal, projection = header["nominal"], header["projection"]
     if nominal is not None:
         right = isinstance(nominal.get("kind"), str) and isinstance(nominal.get("settings"), dict)

@@ -25,7 +25,7 @@ from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import Calibration, check_enough, fingerprint
-from drolayers.learning.comparison import RATES, Choice, Comparison, Findings
+from drolayers.learning.comparison import RATES, SHARES, Choice, Comparison, Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import ExampleData, Examples, examples, held_back, matrix, same_columns, split
@@ -328,7 +328,11 @@ class DecisionFocusedLearner(Judged, Decider):
         smallest = sized and located and self.problem.neutral and isinstance(objective, Mean)
         # A training whose rate is given is asked for, and nothing is usual that was never fitted.
         errors = 0.0 if stage.rate != "auto" or first is None else 2.0 if smallest else 1.0
-        return Comparison(self.pipeline_, run, measure, projections, sized, errors, smallest)
+        # What is asked for stays: a rate, what locations are fitted to, a model of one's own.
+        fitted, moves = self.pretraining, sized and located and not isinstance(self.model, nn.Module)
+        left = errors and fitted is not None and (fitted.rate, fitted.locations) == ("auto", "auto")
+        shares = SHARES if moves and left and self.problem.sets.aims(training.Y[:1]) else ()
+        return Comparison(self.pipeline_, run, measure, projections, sized, shares, errors, smallest)
 
     def _resizable(self, stage: Stage) -> bool:
         """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
@@ -599,6 +603,7 @@ class DecisionFocusedLearner(Judged, Decider):
             "known": {name: list(shape) for name, shape in self.problem.known.items()},
             "program": self.problem.program.fingerprint,
             **self._described(pipeline),
+            "share": pipeline.share,
             "calibration": None if self.calibration_ is None else asdict(self.calibration_),
             "note": note,
         }
@@ -644,6 +649,7 @@ class DecisionFocusedLearner(Judged, Decider):
         learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
         learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))
         learner.calibration_ = storage.restored_calibration(path, header)
+        learner.pipeline_.share = float(header.get("share", 0.0))
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         if header.get("program", program := problem.program.fingerprint) != program:
             learner.scores_ = torch.zeros(0, dtype=torch.float64)

@@ -39,6 +39,7 @@ class Pipeline(nn.Module):
 
     Attributes:
         scale: by which the sets are multiplied, about their centres, after the projection.
+        share: of the way to the means of Q_z that locations are moved, before the projection.
     """
 
     _exclude: Tensor
@@ -50,7 +51,7 @@ class Pipeline(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.nominal, self.projection, self.layer = model, nominal, projection, layer
-        self.scale = 1.0
+        self.scale, self.share = 1.0, 0.0
         self.register_buffer("_index", torch.zeros(0, 0, dtype=torch.int64), persistent=False)
         self.register_buffer("_exclude", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.register_buffer("_weights", torch.zeros(0, 0, dtype=torch.float64), persistent=False)
@@ -91,9 +92,11 @@ class Pipeline(nn.Module):
         return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
 
     def _projected(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
-        if self.projection is None or nominal is None:
+        if nominal is None:
             return theta
-        return self.projection(theta, nominal, self._values(known))
+        if self.share:
+            theta = self.layer.problem.sets.towards(theta, nominal, self.share)
+        return theta if self.projection is None else self.projection(theta, nominal, self._values(known))
 
     def stages(
         self,
