@@ -13,6 +13,7 @@ import drolayers as dro
 from drolayers.learning.comparison import Choice, Comparison
 from drolayers.learning.covering import OTHERS, SMALL, Covering, quantile
 from drolayers.learning.data import Examples
+from drolayers.learning.first import FirstTraining
 from drolayers.learning.pipeline import Pipeline
 
 
@@ -157,7 +158,7 @@ def test_sets_that_hold_no_single_outcomes_are_refused_before_anything_is_traine
     y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
     problem = dro.DecisionProblem(cp.sum(x) + cp.sum(cp.maximum(3 * (y - x), x - y)), [], dro.MeanCovariance(y))
     learner = dro.DecisionFocusedLearner(problem, training=dro.Stage(2, coverage=0.9))
-    monkeypatch.setattr(dro.DecisionFocusedLearner, "_pretrain", lambda *_: pytest.fail("It was trained."))
+    monkeypatch.setattr(FirstTraining, "run", lambda *_: pytest.fail("It was trained."))
     rng = np.random.default_rng(0)
     with pytest.raises(dro.ModelError, match="disappointment"):
         learner.fit(rng.normal(size=(40, 1)), rng.normal(size=(40, 2)))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, replace
-from functools import partial
-from math import isnan
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Literal, Self
@@ -19,59 +16,33 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from drolayers.checks import whole
-from drolayers.conic import Smoothed
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import Calibration, check_enough, fingerprint
-from drolayers.learning.comparison import RATES, SHARES, Choice, Comparison, Findings
+from drolayers.learning.comparison import Findings
 from drolayers.learning.contents import contents, schedules
-from drolayers.learning.covering import Covering
-from drolayers.learning.data import ExampleData, Examples, examples, held_back, matrix, same_columns, split
+from drolayers.learning.course import Course
+from drolayers.learning.data import examples, held_back, matrix, same_columns, split
 from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
+from drolayers.learning.first import FirstTraining
 from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
-from drolayers.learning.module import DecisionModule, PredictionModule
-from drolayers.learning.objectives import Mean, Objective, checked_objective
-from drolayers.learning.pipeline import Pipeline, evaluating
+from drolayers.learning.objectives import Objective, checked_objective
+from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.policy import Decider
-from drolayers.learning.pretraining import FITTED, Phase, PredictionLosses
-from drolayers.learning.settings import (
-    FIRST_RATE,
-    MOST,
-    RATE,
-    Cosine,
-    Network,
-    Settings,
-    Stage,
-    Trainer,
-    rate_schedule,
-    smoothing_schedule,
-    temperature_schedule,
-)
-from drolayers.learning.training import alone, claim, train
-from drolayers.learning.violations import Violations
+from drolayers.learning.pretraining import FITTED
+from drolayers.learning.second import SecondTraining
+from drolayers.learning.settings import Network, Settings, Stage, Trainer
+from drolayers.learning.training import alone, claim
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
-from drolayers.surrogate.energy import RelativeTemperature
 from drolayers.writing import writing
 
 MARGIN = 1e-3
 """Room that the default projection leaves, relative to what the nominal distribution needs."""
-
-LONGER = 2.5
-"""So many times longer are locations fitted to single outcomes than all else: squared errors are cheap, and slow."""
-
-SOME = 64
-"""Contexts around which the size of sets is looked at before training."""
-
-STILL = 0.1
-"""Share of training points whose decisions do not move with θ beyond which gradients are smoothed."""
-
-COVERING_STILL = 0.95
-"""The same for sets that grow to a coverage, at the size at which they begin."""
 
 
 class DecisionFocusedLearner(Judged, Decider):
@@ -186,8 +157,8 @@ class DecisionFocusedLearner(Judged, Decider):
         if self.training is not None and self.training.coverage is not None:
             # Sets without a size, or that hold no single outcomes, say so before anything is trained.
             sets = self.problem.sets
-            typical = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
-            sets.scores(sets.scaled(torch.cat(typical)[None].double(), 1.0), training.Y[:1])
+            centres = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
+            sets.scores(sets.scaled(torch.cat(centres)[None].double(), 1.0), training.Y[:1])
         self._take_columns(Z, Y, training.Z.shape[1])
         self.seen_ = fingerprint(training, held_out)
         self.calibration_ = None
@@ -195,10 +166,12 @@ class DecisionFocusedLearner(Judged, Decider):
         if validation is not None:
             same_columns(validation[0], "validation Z", self.feature_names_in_)
             same_columns(validation[1], "validation Y", self.outcome_names_in_)
-        self._typical = torch.cat([value.scale.reshape(-1) for value in self.problem.sets.typical(training.Y).values()])
+        typical = torch.cat([value.scale.reshape(-1) for value in self.problem.sets.typical(training.Y).values()])
         # Distances in typical units: a bound on squares and a mean have no unit in common.
-        self.pipeline_ = self._build(self.n_features_in_, (self._typical**-2.0).tolist())
-        self._begin(training, held_out)
+        self.pipeline_ = self._build(self.n_features_in_, (typical**-2.0).tolist())
+        own = isinstance(self.model, nn.Module)
+        course = Course(self.pipeline_, training, held_out, typical, self.trainer, self.seed, own)
+        course.begin()
         if self.trainer.directory is not None:
             folder = Path(self.trainer.directory)
             what = self._described(self.pipeline_) | {"problem": self.problem.program.fingerprint}
@@ -212,15 +185,16 @@ class DecisionFocusedLearner(Judged, Decider):
             claim(folder, self.trainer.resume, what, training, held_out)
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
-        self.history_: dict[str, list[dict[str, float]]] = {}
-        stage = self.training
-        # What the pre-trained model would be is compared by its cost alone: not where constraints are held on data.
-        compares = stage is not None and stage.epochs and stage.violations is None and self.trainer.budget
-        first = self._first_loss(training)
-        comparison = self._comparison(first, training, held_out) if compares and held_out is not None else None
-        self._pretrain(first, training, held_out, comparison)
-        if self.training is not None and self.training.epochs:
-            self._train_on_decisions(self.training, training, held_out, comparison)
+        self.history_ = course.history
+        first, second = FirstTraining(course, self.pretraining), None
+        if self.training is None:
+            self._tell_undetermined()
+        else:
+            second = SecondTraining(course, self.training, self.objective, free=self.projection == "auto")
+        comparison = None if second is None else second.comparison(first)
+        first.run(comparison)
+        if second is not None:
+            second.run(comparison)
         self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
         self._tell_undecided(training)
@@ -284,248 +258,15 @@ class DecisionFocusedLearner(Judged, Decider):
         layer = DROLayer(self.problem, seed=self.seed) if self.layer is None else self.layer.twin()
         return Pipeline(model.double(), nominal, projection, layer)
 
-    def _begin(self, training: Examples, held_out: Examples | None) -> None:
-        """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
-        pipeline, size = self.pipeline_, self.problem.size
-        assert pipeline.nominal is not None
-        pipeline.nominal.fit(training.Z, training.Y)
-        # A single point cannot be left out.
-        own = torch.arange(len(training)) if self.trainer.leave_one_out and len(training) > 1 else None
-        known = torch.full((len(training),), -1) if own is None else own
-        Z = training.Z if held_out is None else torch.cat([training.Z, held_out.Z])
-        pipeline.remember(Z, torch.nn.functional.pad(known, (0, len(Z) - len(training)), value=-1))
-        if isinstance(pipeline.model, SetModel) and not isinstance(self.model, nn.Module):
-            some = torch.linspace(0, len(training) - 1, min(len(training), SOME)).long()
-            near = pipeline.around(training.Z[some], some)
-            assert near is not None
-            pipeline.model.take_units(self.problem.sets, training.Z, training.Y, near.atoms)
-        with torch.no_grad(), evaluating(pipeline):
-            theta = pipeline.model(training.Z[:1])
-        if tuple(theta.shape) != (1, size):
-            raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
-
-    def _comparison(self, first: PredictionLosses | None, training: Examples, held_out: Examples) -> Comparison:
-        """What trains in several ways and judges by validation data."""
-        stage, objective = self.training or Stage(), checked_objective(self.objective)
-        covering = self._covering(stage, training)
-        judge = DecisionModule(self.pipeline_, None, None, rate_schedule(stage), objective=objective, coverage=covering)
-
-        def run(stage: Stage, name: str) -> None:
-            self._train(name, self._decision_module(stage, training), stage, training, held_out)
-
-        projections = [self.pipeline_.projection]
-        if self.projection == "auto":
-            projections.append(None)
-        some = training[: len(held_out) + SOME]
-
-        def measure() -> tuple[Tensor, float]:
-            # What is not projected, or smaller, may be empty where no validation row is.
-            losses, others = judge.measured(held_out), judge.measured(some)
-            return losses, min(float(one.isfinite().double().mean()) for one in (losses, others))
-
-        sized = self._resizable(stage)
-        located = first is not None and first.locates and isinstance(self.pipeline_.model, SetModel)
-        smallest = sized and located and self.problem.neutral and isinstance(objective, Mean)
-        # A training whose rate is given is asked for, and nothing is usual that was never fitted.
-        errors = 0.0 if stage.rate != "auto" or first is None else 2.0 if smallest else 1.0
-        # What is asked for stays: a rate, what locations are fitted to, a model of one's own.
-        fitted, moves = self.pretraining, sized and located and not isinstance(self.model, nn.Module)
-        left = errors and fitted is not None and (fitted.rate, fitted.locations) == ("auto", "auto")
-        shares = SHARES if moves and left and self.problem.sets.aims(training.Y[:1]) else ()
-        return Comparison(self.pipeline_, run, measure, projections, sized, shares, errors, smallest)
-
-    def _resizable(self, stage: Stage) -> bool:
-        """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
-        if self.problem.rules or stage.coverage is not None or self.projection != "auto":
-            return False
-        try:
-            self.problem.sets.scaled(torch.ones(1, self.problem.size, dtype=torch.float64), 0.5)
-        except ModelError:
-            return False
-        return True
-
-    def _first_loss(self, training: Examples) -> PredictionLosses | None:
-        """The loss of the first training; None where there is none, or nothing that it means something to."""
-        sets, stage = self.problem.sets, self.pretraining
-        if self.training is None and any(
-            part.size and not isinstance(part, FITTED) for one in sets.members for part in one.events or (one,)
-        ):
+    def _tell_undetermined(self) -> None:
+        """Warn of what the first training alone leaves as it is."""
+        members = self.problem.sets.members
+        if any(part.size and not isinstance(part, FITTED) for one in members for part in one.events or (one,)):
             warnings.warn(
                 "Prediction-focused training does not determine the radius of a ball around the data: it stays at a "
                 "typical value. Give training=dro.Stage() to learn it.",
-                stacklevel=3,
+                stacklevel=4,
             )
-        if stage is None or not stage.epochs:
-            return None
-        loss = PredictionLosses(sets, training.Y, stage.locations)
-        return loss if loss.fits else None
-
-    def _pretrain(
-        self,
-        loss: PredictionLosses | None,
-        training: Examples,
-        held_out: Examples | None,
-        comparison: Comparison | None,
-    ) -> None:
-        """The first training."""
-        stage = self.pretraining
-        if loss is None or stage is None:
-            return
-        auto = stage.rate == "auto"
-
-        def run(stage: Stage, name: str) -> None:
-            loss.locations = stage.locations
-            phase: Phase = "both"
-            half = stage.epochs // 2
-            if loss.single:
-                first = f"{name}-locations" if "/" in name else f"{name}/trial-locations"
-                # Few points make small batches, for decisions; means over more of them are better ones.
-                longer = stage.but(epochs=round(LONGER * stage.epochs), batch_size=stage.batch_size or MOST)
-                # As mean predictions are trained, so that sets are around what they would be.
-                usual = longer.but(clip=None, rate=Cosine(RATE, longer.epochs)) if auto else longer
-                self._locate(loss, usual, first, training, held_out)
-                model = self.pipeline_.model
-                if isinstance(model, SetModel):
-                    # Shapes begin at what is left around the centres.
-                    model.take_typical(self.problem.sets, loss.shapes(model(training.Z), training.Y))
-                stage, half, phase = stage.but(epochs=max(half, 1)), 0, "bound"
-            module = PredictionModule(self.pipeline_, loss, rate_schedule(stage), half, phase)
-            self._train(name, module, stage, training, held_out)
-
-        rate = stage.rate if not auto else FIRST_RATE if comparison is None and not loss.single else RATE
-        # Single outcomes are noisier than means of neighbours, so that steps must become small.
-        careful = {"decay": max(stage.decay, 3.0)} if auto else {}
-        first = stage.but(rate=rate, **(careful if loss.single else {}))
-        if comparison is None or not auto:
-            run(first, "prediction")
-            return
-        tried = [first]
-        if loss.averages and stage.locations == "auto":
-            tried.append(stage.but(rate=rate, locations="outcomes", **careful))
-        for k, one in enumerate(tried):
-            name = f"prediction/trial-{k}" if k else "prediction"
-            fitted = " to outcomes" if one.locations == "outcomes" else ""
-            usual = one.locations == "outcomes" or tried[-1].locations != "outcomes"
-            comparison.begun(f"pre-trained{fitted}, rate {one.rate:.2g}", partial(run, one, name), usual)
-
-    def _locate(
-        self, loss: PredictionLosses, stage: Stage, name: str, training: Examples, held_out: Examples | None
-    ) -> None:
-        """Fit locations to single outcomes, from nothing and from least squares: the better on validation data is kept.
-
-        A network alone spends its epochs, and its early stopping, on what least squares know, where that is much. (On
-        four draws of PyEPO's problems that are in no table, 80 points, mean predictions that begin with least squares
-        have regrets of 0.0006 and 0.0073 on portfolios, without and with noise, where others have 0.0024 and 0.0085;
-        0.038 and 0.158 against 0.045 and 0.170 on paths; 0.0136 and 0.0864 against 0.0162 and 0.0898 on knapsacks. On
-        the battery, with 101 covariates, those from nothing are ahead.)
-        """
-        model, sets = self.pipeline_.model, self.problem.sets
-        aims, start = loss.aims(training.Y), deepcopy(model.state_dict())
-        found: list[tuple[float, dict[str, Tensor]]] = []
-
-        def note(located: PredictionModule) -> None:
-            if held_out is not None and not isnan(value := located.judged(held_out)):
-                found.append((value, deepcopy(model.state_dict())))
-
-        def trained(name: str) -> None:
-            located = PredictionModule(self.pipeline_, loss, rate_schedule(stage), 0, "location")
-            note(located)
-            self._train(name, located, stage, training, held_out)
-            note(located)
-
-        trained(name)
-        if held_out is None or not aims or isinstance(self.model, nn.Module) or not isinstance(model, SetModel):
-            return
-        model.load_state_dict(start)
-        model.take_linear(sets, training.Z, aims, held_out.Z, loss.aims(held_out.Y))
-        trained(f"{name}-linear")
-        if found:
-            model.load_state_dict(min(found, key=lambda one: one[0])[1])
-
-    def _train_on_decisions(
-        self, stage: Stage, training: Examples, held_out: Examples | None, comparison: Comparison | None
-    ) -> None:
-        """The second training, with what was left to us chosen on validation data."""
-        if comparison is None:
-            self._train("decision", self._decision_module(stage, training), stage, training, held_out)
-            return
-        projections = comparison.settle("pre-trained")
-        gradients = [self._gradient(stage, training)]
-        # Trials of sets that grow end before a shape is learnt: large rates and smoothed gradients win them, and fail.
-        open_rates = [RATE, *RATES] if stage.coverage is None else [RATE, RATES[-1]]
-        rates = open_rates if stage.rate == "auto" else [stage.rate]
-        if stage.gradient == "auto" and gradients[0] != "auto" and stage.coverage is None:
-            gradients += [other for other in ("exact", "smoothed") if other != gradients[0]]
-        choice = Choice(projections[0], stage.but(gradient=gradients[0], rate=rates[0]))
-        questions: list[Callable[[Choice], list[Choice]]] = [
-            lambda best: [replace(best, projection=other) for other in projections[1:]],
-            lambda best: [replace(best, stage=best.stage.but(rate=rate)) for rate in rates[1:2]],
-            # Where the larger rate won, larger still; else a smaller one.
-            lambda best: [
-                replace(best, stage=best.stage.but(rate=rate)) for rate in rates[2 + (best.stage.rate == RATE) :][:1]
-            ],
-            # Gradients after them: what is quick at the start need not be what gets far, and a good rate gets farther.
-            lambda best: [replace(best, stage=best.stage.but(gradient=other)) for other in gradients[1:]],
-            # The rate was found with the other gradient.
-            lambda best: [
-                replace(best, stage=best.stage.but(rate=factor * best.stage.rate))
-                for factor in ((3.0, 1.0 / 3.0) if stage.rate == "auto" and best.stage.gradient != gradients[0] else ())
-                if isinstance(best.stage.rate, float)
-            ],
-        ]
-        comparison.train(choice, self.trainer.budget, questions)
-
-    def _gradient(self, stage: Stage, training: Examples) -> str:
-        """The gradient that a training takes: "auto" where there is no choice to be made."""
-        layer = self.pipeline_.layer
-        able = replace(layer.engine, gradient=Smoothed(stage.smoothing)).supports(self.problem.program)
-        free = {*self.problem.variables, *self.problem.coefficients} - set(self.problem.integer_variables)
-        if stage.gradient != "auto" or isinstance(layer.gradient, Smoothed) or not able or not free:
-            return stage.gradient
-        z, y, rows, known = training.batch(list(range(min(len(training), 50))))
-        covering = self._covering(stage, training)
-        resize = None if covering is None else partial(covering, self.pipeline_, y, rows, 0, 0)
-        most = STILL if covering is None else COVERING_STILL
-        return "smoothed" if self.pipeline_.still(z, rows, self._typical, known, resize) > most else "exact"
-
-    def _decision_module(self, stage: Stage, training: Examples) -> DecisionModule:
-        """The second training; a layer of one's own keeps its smoothing, and a temperature that is not the usual."""
-        pipeline, layer = self.pipeline_, self.pipeline_.layer
-        z, y, rows, known = training.batch(list(range(min(len(training), 50))))
-        gradient = self._gradient(stage, training)
-        smoothed = gradient == "smoothed"
-        if stage.gradient == "exact":
-            layer.gradient = "exact"
-        smoothing = smoothing_schedule(stage.smoothing, stage.epochs) if smoothed else None
-        kept = stage.temperature is None and layer.temperature != RelativeTemperature()
-        temperature = None if kept else temperature_schedule(stage)
-        loss = (PredictionLosses(self.problem.sets, training.Y) or None) if stage.anchor else None
-        unit = pipeline.cost_unit(z, y, rows, known)
-        rate = rate_schedule(stage)
-        if smoothed:
-            layer.gradient = Smoothed(stage.smoothing)
-        objective, held = checked_objective(self.objective), None
-        if stage.violations is not None:
-            with torch.no_grad(), evaluating(pipeline):
-                start = pipeline(z, rows, known)
-            x, told = ({v: x[start.ok] for v, x in start.best.items()}, self.problem.known_data.values(known[start.ok]))
-            held = Violations(self.problem, stage.violations, x, y[start.ok], told)
-        covering = self._covering(stage, training)
-        return DecisionModule(
-            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, objective, held, covering
-        )
-
-    def _covering(self, stage: Stage, training: Examples) -> Covering | None:
-        """The size of sets while they are trained, where coverage is asked for."""
-        return None if stage.coverage is None else Covering(stage.coverage, training, stage.epochs, self.seed)
-
-    def _train(self, name: str, module: Any, stage: Stage, training: Examples, held_out: Examples | None) -> None:
-        """Run one stage and keep its best epoch."""
-        data = ExampleData(training, held_out, stage.items(len(training)), self.seed)
-        trial = "/" in name
-        logged = train(name, module, data, stage, self.trainer.but(progress=False) if trial else self.trainer)
-        if not trial:
-            self.history_[name] = logged
 
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
         """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
