@@ -4,7 +4,8 @@
 
 A reader who follows a call goes to the file of every function that is called for the first time. Going to a file that
 was left before is a turn back. Four walks: building a problem, a continuous and a mixed-integer decision with their
-derivatives, and ``fit``.
+derivatives, and ``fit``. The last column counts as if every folder were a single file: fewer turns no cutting of files
+can reach.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,8 +29,8 @@ import drolayers as dro
 ROOT = str(Path(dro.__file__).parent) + os.sep
 
 
-def walk(work: Callable[[], Any]) -> tuple[int, int, int]:
-    """Functions, files and turns back of some work."""
+def walk(work: Callable[[], Any]) -> tuple[int, int, int, int]:
+    """Functions, files and turns back of some work, and turns back to folders."""
     seen: set[tuple[str, str]] = set()
     path: list[str] = []
 
@@ -41,15 +43,21 @@ def walk(work: Callable[[], Any]) -> tuple[int, int, int]:
         key = (code.co_filename, code.co_qualname)
         if key not in seen:
             seen.add(key)
-            if not path or path[-1] != code.co_filename:
-                path.append(code.co_filename)
+            path.append(code.co_filename)
 
     sys.setprofile(look)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return len(seen), len(set(path)), len(path) - len(set(path))
+    # A file that lies in no folder is a part by itself.
+    folders = [file.removeprefix(ROOT).split(os.sep)[0] for file in path]
+    return len(seen), len(set(path)), turns(path), turns(folders)
+
+
+def turns(path: list[str]) -> int:
+    """How often a path goes back to a place that it left before."""
+    return len(list(groupby(path))) - len(set(path))
 
 
 def main() -> None:
@@ -86,9 +94,9 @@ def main() -> None:
         "a mixed-integer decision": lambda: decide(layers[1]),
         "fit": fit,
     }
-    print(f"{'walk':<28}{'functions':>10}{'files':>8}{'turns back':>12}")
+    print(f"{'walk':<28}{'functions':>10}{'files':>8}{'turns back':>12}{'to folders':>12}")
     for name, work in walks.items():
-        print(f"{name:<28}" + "".join(f"{n:>{w}}" for n, w in zip(walk(work), (10, 8, 12), strict=True)))
+        print(f"{name:<28}" + "".join(f"{n:>{w}}" for n, w in zip(walk(work), (10, 8, 12, 12), strict=True)))
 
 
 if __name__ == "__main__":
