@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import drolayers as dro
+from drolayers.learning import second
 from drolayers.learning.comparison import SHARES, Choice, Comparison, Trial
 from drolayers.learning.pipeline import Pipeline
 from tests.learning.small import learner as quick
@@ -117,6 +118,22 @@ def test_a_choice_is_saved_and_resumed(tmp_path: Path) -> None:
     first.save(tmp_path / "model.safetensors")
     loaded = dro.DecisionFocusedLearner.load(tmp_path / "model.safetensors", problem)
     assert loaded.loss(*HELD) == pytest.approx(first.loss(*HELD), rel=1e-9)
+
+
+def test_what_began_elsewhere_is_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in which other things were compared before, so that trainings began with other sets."""
+    problem = shop(lots=False).problem
+    settings: dict[str, Any] = {"pretraining": dro.Stage(epochs=2, batch_size=10), "training__epochs": 16}
+    folder = dro.Trainer(tmp_path / "run", progress=False)
+    with monkeypatch.context() as before:
+        before.setattr(second, "SHARES", ())
+        before.setattr(second, "RATES", (0.3, 0.1, 0.03))
+        old = learner(problem, trainer=folder, **settings).fit(Z, Y, validation=HELD)
+    resumed = learner(problem, trainer=folder.but(resume=True), **settings).fit(Z, Y, validation=HELD)
+    fresh = learner(problem, **settings).fit(Z, Y, validation=HELD)
+    assert str(old.report_) != str(fresh.report_)
+    assert str(resumed.report_) == str(fresh.report_)
+    np.testing.assert_array_equal(weights(resumed), weights(fresh))
 
 
 def test_another_model_takes_the_place_of_the_usual_one_only_where_it_is_clearly_better() -> None:

@@ -119,7 +119,7 @@ def test_a_share_is_saved_and_checked(tmp_path: Path) -> None:
     model.pipeline_.share = 0.0
     assert not np.array_equal(model.predict_set(Z)["mu"], loaded.predict_set(Z)["mu"])
     header = storage.read_header(path)
-    for wrong in (-0.5, 1.5, "half", None, True):
+    for wrong in (-0.5, 1.5, "half", None, True, float("nan"), 10**400):
         with pytest.raises(ModelError, match="share"):
             check_header(header | {"share": wrong}, {})
 
@@ -147,3 +147,28 @@ def test_sets_without_a_location_that_outcomes_tell_are_not_moved() -> None:
     assert problem.sets.aims(torch.ones(2, 3)) == {}
     model = _learner(problem, pretraining=dro.Stage(epochs=2)).fit(*_data(40, 6), validation=_data(30, 7))
     assert not any("neighbours" in trial.what for trial in model.report_.trials)
+
+
+def test_locations_move_though_the_size_was_given() -> None:
+    y, x = dro.Uncertain(3), cp.Variable(3, nonneg=True)
+    given = dro.MomentSet(y, [dro.moments.Norm(1, sigma=0.1)])
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], given)
+    model = _learner(problem, pretraining=dro.Stage(epochs=2)).fit(*_data(40, 6), validation=_data(30, 7))
+    assert any("neighbours" in trial.what for trial in model.report_.trials)
+    assert not any("of the size" in trial.what for trial in model.report_.trials)
+
+
+def test_not_where_a_promise_rests_on_the_sets() -> None:
+    y, x = dro.Uncertain(3, support=dro.support.Box(0.0, 1e4)), cp.Variable(3, nonneg=True)
+    ruled = dro.DecisionProblem(y @ x, [cp.sum(x) == 1, dro.expected(y @ x) <= 1e4], SETS["moments"](y))
+    for problem, training in ((ruled, dro.Stage(epochs=1)), (_problem(), dro.Stage(epochs=1, coverage=0.5))):
+        model = _learner(problem, pretraining=dro.Stage(epochs=2), training=training)
+        model.fit(*_data(60, 6), validation=_data(30, 7), calibration_share=0.3)
+        assert not any("neighbours" in trial.what for trial in model.report_.trials)
+
+
+def test_weights_that_are_no_probabilities_are_refused() -> None:
+    problem, Y = _problem(), _data(30, 0)[1]
+    theta, outcomes = torch.zeros(2, problem.size), torch.as_tensor(Y[:8]).reshape(2, 4, 3)
+    with pytest.raises(dro.ShapeError, match="add up to one"):
+        problem.sets.towards(theta, (outcomes, torch.full((2, 4), 0.5)), 0.5)

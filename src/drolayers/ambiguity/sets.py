@@ -133,8 +133,8 @@ class Sets(Theta):
 
     def towards(self, theta: Float[Tensor, "batch theta"], nominal: Pair, share: float) -> Float[Tensor, "batch theta"]:
         """θ with locations moved by a share of the way to what the mean of the nominal distribution says."""
-        atoms, weights = nominal
-        aims, parts = self.aims((weights[..., None] * atoms).sum(1)), self.unpack(theta)
+        around = Nominal.of(nominal, self.y.dim, len(theta), 0).to(theta.device)
+        aims, parts = self.aims(around.mean(around.atoms)), self.unpack(theta)
         return self.pack(parts | {name: torch.lerp(parts[name], aim.to(theta), share) for name, aim in aims.items()})
 
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:

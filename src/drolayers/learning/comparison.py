@@ -198,7 +198,7 @@ class Comparison:
         self._noted(what, usual)
 
     def settle(self, what: str) -> list[Projection | None]:
-        """Go on from the best model so far; the projections that make a difference, the best first."""
+        """Judge moved locations, and go on from the best; the projections that make a difference, the best first."""
         if not self.trials:
             self._noted(what, usual=True)
         begun = dict.fromkeys(one for one in (self._usual, self._best) if one is not None)
@@ -286,7 +286,8 @@ class Comparison:
 
     def _brief(self, choice: Choice, epochs: int) -> Trial:
         """A short training."""
-        return self.tried(replace(choice, stage=choice.stage.but(epochs=epochs)), f"decision/trial-{len(self.trials)}")
+        trained = sum(trial.epochs > 0 for trial in self.trials)
+        return self.tried(replace(choice, stage=choice.stage.but(epochs=epochs)), f"decision/trial-{trained}")
 
     def keep(self) -> Findings:
         """Leave the pipeline at the best model that was seen."""

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.errors import ShapeError
+from drolayers.learning import storage
 from drolayers.learning.data import ExampleData, Examples
 from drolayers.learning.model import SetModel
 from drolayers.learning.module import DecisionModule, PredictionModule
@@ -82,6 +83,8 @@ class Course:
         """Run one training and keep its best epoch."""
         data = ExampleData(self.training, self.held_out, stage.items(len(self.training)), self.seed)
         trial = "/" in name
-        logged = train(name, module, data, stage, self.trainer.but(progress=False) if trial else self.trainer)
+        where = self.trainer.but(progress=False) if trial else self.trainer
+        begun = [storage.described(stage), self.pipeline.projection is None, self.pipeline.share]
+        logged = train(name, module, data, stage, where, begun)
         if not trial:
             self.history[name] = logged

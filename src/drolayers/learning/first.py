@@ -40,21 +40,25 @@ class FirstTraining:
             self.loss = loss if loss.fits else None
 
     @property
+    def auto(self) -> bool:
+        """Whether its rate is left to us."""
+        return self.stage is not None and self.stage.rate == "auto"
+
+    @property
     def open(self) -> bool:
-        """Whether what locations are fitted to is left to us."""
-        return self.stage is not None and (self.stage.rate, self.stage.locations) == ("auto", "auto")
+        """Whether what locations are fitted to is left to us, too."""
+        return self.auto and self.stage is not None and self.stage.locations == "auto"
 
     def run(self, comparison: Comparison | None) -> None:
         """Train, once or in the ways that are compared."""
         loss, stage = self.loss, self.stage
         if loss is None or stage is None:
             return
-        auto = stage.rate == "auto"
-        rate = stage.rate if not auto else FIRST_RATE if comparison is None and not loss.single else RATE
+        rate = stage.rate if not self.auto else FIRST_RATE if comparison is None and not loss.single else RATE
         # Single outcomes are noisier than means of neighbours, so that steps must become small.
-        careful = {"decay": max(stage.decay, 3.0)} if auto else {}
+        careful = {"decay": max(stage.decay, 3.0)} if self.auto else {}
         first = stage.but(rate=rate, **(careful if loss.single else {}))
-        if comparison is None or not auto:
+        if comparison is None or not self.auto:
             self._fit(loss, first, "prediction")
             return
         tried = [first]
@@ -76,8 +80,7 @@ class FirstTraining:
             # Few points make small batches, for decisions; means over more of them are better ones.
             longer = stage.but(epochs=round(LONGER * stage.epochs), batch_size=stage.batch_size or MOST)
             # As mean predictions are trained, so that sets are around what they would be.
-            auto = self.stage is not None and self.stage.rate == "auto"
-            usual = longer.but(clip=None, rate=Cosine(RATE, longer.epochs)) if auto else longer
+            usual = longer.but(clip=None, rate=Cosine(RATE, longer.epochs)) if self.auto else longer
             self._locate(loss, usual, first)
             model, training = self.course.pipeline.model, self.course.training
             if isinstance(model, SetModel):

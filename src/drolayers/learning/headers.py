@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 from drolayers.checks import whole
 from drolayers.errors import ModelError
 from drolayers.learning.model import monomials
+
+MOST = 1e300
+"""Numbers are smaller."""
 
 KNOWN = ("inputs", "parameters", "model", "nominal", "projection", "pretraining", "training", "seed")
 
@@ -33,7 +35,7 @@ def check_header(header: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> 
     for name in ("model", "nominal", "projection", "pretraining", "training", "layer"):
         _must(name, header.get(name) is None or isinstance(header[name], dict), "None or settings by name")
     share = header.get("share", 0.0)
-    _must("share", share == 0 or (_positive(share) and share <= 1), "a number from 0 to 1")
+    _must("share", _number(share) and 0 <= share <= 1, "a number from 0 to 1")
     nominal, projection = header["nominal"], header["projection"]
     if nominal is not None:
         right = isinstance(nominal.get("kind"), str) and isinstance(nominal.get("settings"), dict)
@@ -81,8 +83,13 @@ def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _number(value: Any) -> bool:
+    # Whole numbers of JSON may be too large for anything to be computed with them.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MOST < value < MOST
+
+
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+    return _number(value) and value > 0
 
 
 def _size(shape: list[int]) -> int:

@@ -320,7 +320,7 @@ class PredictionLosses:
         return self.locations == "outcomes" or (self.locations == "auto" and loss.likely)
 
     def aims(self, Y: Float[Tensor, "n dim"]) -> dict[str, Float[Tensor, "n ..."]]:
-        """Those of all losses that are taken at single outcomes, by the names of all sets' parameters."""
+        """Those of all sets whose losses are taken at single outcomes, by the names of all sets' parameters."""
         return {
             self.sets.name(k, name): value
             for k, loss in self._losses.items()

@@ -70,21 +70,21 @@ class SecondTraining:
             losses, others = judge.measured(held_out), judge.measured(some)
             return losses, min(float(one.isfinite().double().mean()) for one in (losses, others))
 
-        sized = self._resizable()
+        # Not where a promise rests on the sets.
+        loose = self.free and not course.problem.rules and stage.coverage is None
+        sized = loose and self._has_size()
         located = first.loss is not None and first.loss.locates and isinstance(pipeline.model, SetModel)
         smallest = sized and located and course.problem.neutral and isinstance(self.objective, Mean)
         # A training whose rate is given is asked for, and nothing is usual that was never fitted.
         errors = 0.0 if stage.rate != "auto" or first.loss is None else 2.0 if smallest else 1.0
-        # What is asked for stays: a rate, what locations are fitted to, a model of one's own.
-        moves = sized and located and course.model is not None and first.open and errors
+        # What locations are fitted to may have been asked for, and a model of one's own is the user's, a SetModel too.
+        moves = loose and located and first.open and errors > 0 and course.model is not None
         shares = SHARES if moves and course.problem.sets.aims(training.Y[:1]) else ()
         return Comparison(pipeline, run, measure, projections, sized, shares, errors, smallest)
 
-    def _resizable(self) -> bool:
-        """Whether sets may be as small as validation data like: not where their size is a promise, or has no name."""
+    def _has_size(self) -> bool:
+        """Whether the size of the sets has a name, and is learnt."""
         problem = self.course.problem
-        if problem.rules or self.stage.coverage is not None or not self.free:
-            return False
         try:
             problem.sets.scaled(torch.ones(1, problem.size, dtype=torch.float64), 0.5)
         except ModelError:

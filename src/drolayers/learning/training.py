@@ -33,6 +33,7 @@ from drolayers.learning.settings import Stage, Trainer
 from drolayers.writing import replacing
 
 DONE = "done.json"
+BEGUN = "begun.txt"
 CHECKPOINTS = ("last.ckpt", "best.ckpt")
 STAGES = ("prediction", "decision")
 PARTS = {"state_dict", "epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
@@ -151,7 +152,7 @@ def interruptible() -> Iterator[None]:
 
 
 def train(
-    name: str, module: pl.LightningModule, data: ExampleData, stage: Stage, where: Trainer
+    name: str, module: pl.LightningModule, data: ExampleData, stage: Stage, where: Trainer, begun: Any = None
 ) -> list[dict[str, float]]:
     """Run a stage, leave the module at its best epoch by what it monitors, and return what was logged.
 
@@ -161,6 +162,8 @@ def train(
         data: training and validation batches.
         stage: how long, and with which gradients.
         where: folder, progress and processes.
+        begun: what the training begins with, as JSON can hold it: one that began with something else is not gone on
+            with.
     """
     if where.directory is None and where.devices == 1:
         return Loop(stage, where.progress).run(module, data)
@@ -171,6 +174,7 @@ def train(
         kept.best.restore(module)
         return history.rows
     folder = directory(Path(where.directory) / name)
+    _begin(folder, sha256(json.dumps([begun, _weights(module)], sort_keys=True).encode()).hexdigest())
     done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
     if where.resume and (rows := _history(done)) is not None:
         _restore(module, best, last)
@@ -187,6 +191,23 @@ def train(
     if trainer.is_global_zero:
         _write_whole(done, json.dumps({"history": history.rows}))
     return history.rows
+
+
+def _begin(folder: Path, mark: str) -> None:
+    """Forget what is in a folder unless it began like this."""
+    begun = folder / BEGUN
+    if not begun.exists() or begun.read_bytes() != mark.encode():
+        for old in (DONE, *CHECKPOINTS):
+            (folder / old).unlink(missing_ok=True)
+        _write_whole(begun, mark)
+
+
+def _weights(module: pl.LightningModule) -> str:
+    """A fingerprint of what is trained, as it is."""
+    digest = sha256()
+    for value in module.parameters():
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _run(trainer: pl.Trainer, module: pl.LightningModule, data: ExampleData, resume_from: str | None = None) -> None:
