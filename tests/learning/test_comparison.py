@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from torch import nn
 import drolayers as dro
 from drolayers.learning import second
 from drolayers.learning.comparison import SHARES, Choice, Comparison, Trial
+from drolayers.learning.course import Course
+from drolayers.learning.data import examples
 from drolayers.learning.pipeline import Pipeline
+from drolayers.learning.second import SecondTraining
 from tests.learning.small import learner as quick
 from tests.learning.small import sales, shop, weights
 
@@ -134,6 +138,24 @@ def test_what_began_elsewhere_is_trained_anew(tmp_path: Path, monkeypatch: pytes
     assert str(old.report_) != str(fresh.report_)
     assert str(resumed.report_) == str(fresh.report_)
     np.testing.assert_array_equal(weights(resumed), weights(fresh))
+
+
+def test_a_training_that_began_with_sets_of_another_size_is_trained_anew(tmp_path: Path) -> None:
+    """Sizes are units of the model, not weights."""
+    problem = shop(lots=False).problem
+    trainer = dro.Trainer(tmp_path / "run", progress=False, budget=0.0)
+    model = learner(problem, trainer=trainer).fit(Z, Y, validation=HELD)
+    data = examples(problem, Z, Y)
+    ends = []
+    for size, resume in ((1.0, False), (1.0, True), (0.1, True), (0.1, False)):
+        pipeline = deepcopy(model.pipeline_)
+        pipeline.model.scale.mul_(size)
+        where = trainer.but(directory=tmp_path / "again", resume=resume)
+        course = Course(pipeline, data, None, torch.ones(problem.size), where, 0, own=False)
+        module = SecondTraining(course, dro.Stage(2), "mean", free=False).module(dro.Stage(2, batch_size=10))
+        course.train("decision", module, dro.Stage(2, batch_size=10))
+        ends.append(course.history["decision"][-1]["decision_loss"])
+    assert ends[0] == ends[1] != ends[2] == ends[3]
 
 
 def test_another_model_takes_the_place_of_the_usual_one_only_where_it_is_clearly_better() -> None:
