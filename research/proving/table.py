@@ -30,8 +30,13 @@ def prove(
     only: Sequence[str],
     jobs: int,
     against: str = "",
+    where: Sequence[str] = (),
 ) -> list[str]:
-    """Run a benchmark and write its table; one sentence for every task that failed."""
+    """Run a benchmark, or its settings ``where`` some columns have given values, and write its table.
+
+    Returns:
+        One sentence for every task that failed.
+    """
     module: Any
     if benchmark == "battery":
         from research.proving import battery as module
@@ -48,11 +53,25 @@ def prove(
     known = list(dict.fromkeys(task.method for task in tasks))
     if unknown := sorted({*only, *([against] if against else [])} - set(known)):
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
-    wanted: list[Task] = [task for task in tasks if not only or task.method in only]
+    wanted: list[Task] = [task for task in settings(tasks, where) if not only or task.method in only]
     failures = run_tasks(wanted, folder, jobs, run)
     reference = against or next((name for name in known if name.startswith("learner")), "")
     print(written(benchmark, folder, reference))
     return failures
+
+
+def settings(tasks: Sequence[Task], where: Sequence[str]) -> list[Task]:
+    """The tasks whose columns have the values that are asked for, such as ``degree=8``; any of several of one column."""
+    asked: dict[str, set[str]] = {}
+    for one in where:
+        name, _, value = one.partition("=")
+        known = sorted({str(task.columns[name]) for task in tasks if name in task.columns})
+        if value not in known:
+            names = sorted({column for task in tasks for column in task.columns})
+            choices = f"{name}=, one of {known}" if known else f"a column, one of {names}, and its value"
+            raise ModelError(f"There is no setting {one!r}: give {choices}.")
+        asked.setdefault(name, set()).add(value)
+    return [task for task in tasks if all(str(task.columns.get(name)) in values for name, values in asked.items())]
 
 
 def written(benchmark: str, folder: Path, reference: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from drolayers.errors import ModelError
-from research.proving import frontier
-from research.proving.table import duels, prove, table
+from research.proving import frontier, pyepo
+from research.proving.table import duels, prove, settings, table
 
 SEEDS = range(4)
 
@@ -109,3 +109,19 @@ def test_the_frontier_is_drawn(tmp_path: Path) -> None:
     frontier.picture(rows, tmp_path)
     drawn = (tmp_path / "frontier.svg").read_text(encoding="utf-8")
     assert drawn.index("test data: none") < drawn.index("test data: means moved")
+
+
+def test_settings_are_chosen_by_their_columns() -> None:
+    tasks = pyepo.tasks(2)
+    found = settings(tasks, ["problem=shortest path", "degree=8", "degree=6", "points=1000", "noise=0.5"])
+    assert {task.columns["degree"] for task in found} == {6, 8}
+    assert {tuple(task.columns[name] for name in ("problem", "points", "noise")) for task in found} == {
+        ("shortest path", 1000, 0.5)
+    }
+    assert len(found) == 2 * 2 * len({task.method for task in tasks})
+    assert settings(tasks, []) == tasks
+    with pytest.raises(ModelError, match="degree=, one of"):
+        settings(tasks, ["degree=3"])
+    for wrong in ("price=1", "degree", "=8", ""):
+        with pytest.raises(ModelError, match="no setting"):
+            settings(tasks, [wrong])
