@@ -61,7 +61,7 @@ def prove(
 
 
 def settings(tasks: Sequence[Task], where: Sequence[str]) -> list[Task]:
-    """The tasks whose columns have the values that are asked for, such as ``degree=8``; any of several of one column."""
+    """The tasks whose columns have the values asked for, such as ``degree=8``; any of several of one column."""
     asked: dict[str, set[str]] = {}
     for one in where:
         name, _, value = one.partition("=")
