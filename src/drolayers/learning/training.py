@@ -207,7 +207,8 @@ def _weights(module: pl.LightningModule) -> str:
     digest = sha256()
     for name, value in module.state_dict().items():
         if isinstance(value, torch.Tensor):
-            digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+            # As bytes: numpy does not know all types of torch.
+            digest.update(name.encode() + value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
