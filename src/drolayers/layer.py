@@ -56,7 +56,6 @@ class Decision(Numbered, Statuses):
             where a slot holds none.
         objective: worst-case expected cost at each candidate.
         probabilities: of the candidates; zero where a slot holds none.
-        effective_sample_size: 1/Σp²; a small one tells of a poor sample, a large one proves nothing.
         oracle: how the integer points were found; None where there are none, or where all were solved.
         known: the known data that it was taken with, by parameter, ``(batch, *shape)``.
     """
@@ -67,7 +66,6 @@ class Decision(Numbered, Statuses):
     candidates: dict[cp.Variable, Tensor]
     objective: Float[Tensor, "batch candidate"]
     probabilities: Float[Tensor, "batch candidate"]
-    effective_sample_size: Float[Tensor, "batch"]
     oracle: Candidates | None = None
     known: dict[cp.Parameter, Tensor] = field(default_factory=dict)
     _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = None
@@ -89,6 +87,11 @@ class Decision(Numbered, Statuses):
             return lambda y, known=None: problem.adapted(self.best, y, self.known if known is None else known)[v]
 
         return {v: of(v) for v in problem.adaptive}
+
+    @property
+    def effective_sample_size(self) -> Float[Tensor, "batch"]:
+        """1/Σp²; a small one tells of a poor sample, a large one proves nothing."""
+        return effective_sample_size(self.probabilities)
 
     @property
     def derivative(self) -> Int[Tensor, "batch candidate"]:
@@ -334,7 +337,6 @@ class DROLayer(nn.Module):
         problem, ok = self.problem, usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
-        sample_size = effective_sample_size(probabilities)
         # A loss may have no derivative at a placeholder, so none is passed on from there.
         used = (probabilities > 0)[:, :, None]
         finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
@@ -345,7 +347,6 @@ class DROLayer(nn.Module):
             problem.decision(finite),
             objective.to(dtype),
             probabilities,
-            sample_size,
             oracle,
             _derivative=derivative,
             _problem=problem if problem.adaptive else None,

@@ -99,7 +99,7 @@ class Units:
             whole: items of which the smallest numbers of A and q count too; none unless given.
         """
         balance = _balance(program, values.q.device)
-        batch, numbers = len(values), (values.P, values.A, values.q, values.b)
+        numbers = (values.P, values.A, values.q, values.b)
         if balance.constant is None or whole is not None:
             D, E, boost = balance.factors(*numbers, whole)
             kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers)
@@ -107,7 +107,7 @@ class Units:
             D, E, boost = balance.constant
             given = (values.P[:1], values.A[:1], values.q, values.b)
             kappa, beta, P, A, q, b = replayed(program, "units", partial(balance.scaled, D, E, boost), *given)
-        return cls(D, E, kappa, beta, boost), Values(P.expand(batch, -1), A.expand(batch, -1), q, b, values.constant)
+        return cls(D, E, kappa, beta, boost), Values(P.expand(len(q), -1), A.expand(len(q), -1), q, b, values.constant)
 
     @staticmethod
     def leave_out(program: ConeProgram, values: Values) -> Bool[Tensor, "batch"]:
