@@ -85,6 +85,7 @@ def prove(
     quick: Annotated[bool, typer.Option("--quick", help="A few settings only.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="A method by name; repeat. All unless given.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Settings alone, such as degree=8; repeat.")] = None,
+    beside: Annotated[Path | None, typer.Option(help="figures.csv of an earlier run, to stand beside.")] = None,
     against: Annotated[str, typer.Option(help="Whose wins and losses are counted; the first learner's.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for results; runs/<benchmark> unless given.")] = None,
@@ -94,7 +95,7 @@ def prove(
         from research.proving.table import prove as run_benchmark
 
         folder = directory(out or Path("runs") / benchmark)
-        chosen = tuple(only or ()), jobs, against, tuple(where or ())
+        chosen = tuple(only or ()), jobs, against, tuple(where or ()), beside
         failures = run_benchmark(benchmark, folder, data, seeds, quick, *chosen)
         for failure in failures:
             print(f"research: {failure}", file=sys.stderr)

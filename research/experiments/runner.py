@@ -82,7 +82,7 @@ def collect(folder: Path) -> list[Row]:
         for s in stored
         for r in ({**s["about"], **s["setting"], **found} for found in s["rows"])
     ]
-    _write_table(folder / RESULTS, [*LEADING, *names, *TRAILING], rows)
+    write_table(folder / RESULTS, [*LEADING, *names, *TRAILING], rows)
     points = [
         {**s["about"], "method": method, "position": position, "value": value}
         for s in stored
@@ -90,7 +90,7 @@ def collect(folder: Path) -> list[Row]:
         for position, value in enumerate(curve)
     ]
     if points:
-        _write_table(folder / CURVES, [*LEADING, "seed", "position", "value"], points)
+        write_table(folder / CURVES, [*LEADING, "seed", "position", "value"], points)
     return rows
 
 
@@ -174,7 +174,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"about", "setting", "rows", "curves"} <= set(found) else None
 
 
-def _write_table(path: Path, header: Sequence[str], rows: Sequence[Row]) -> None:
+def write_table(path: Path, header: Sequence[str], rows: Sequence[Row]) -> None:
     """A CSV file, whole or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with unfinished.open("w", newline="", encoding="utf-8") as file:

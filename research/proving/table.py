@@ -11,8 +11,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from drolayers.errors import ModelError
-from research.experiments.runner import LEADING, TRAILING, Run, collect, run_tasks
+from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
+from research.proving.figures import FIGURES, before, columns, keep
 
 BENCHMARKS = ("battery", "frontier", "linear", "portfolio", "pyepo", "rsome")
 TABLE = "table.md"
@@ -31,8 +32,11 @@ def prove(
     jobs: int,
     against: str = "",
     where: Sequence[str] = (),
+    beside: Path | None = None,
 ) -> list[str]:
     """Run a benchmark, or its settings ``where`` some columns have given values, and write its table.
+
+    Figures of an earlier run may stand ``beside`` those of the same draws.
 
     Returns:
         One sentence for every task that failed.
@@ -56,7 +60,7 @@ def prove(
     wanted: list[Task] = [task for task in settings(tasks, where) if not only or task.method in only]
     failures = run_tasks(wanted, folder, jobs, run)
     reference = against or next((name for name in known if name.startswith("learner")), "")
-    print(written(benchmark, folder, reference))
+    print(written(benchmark, folder, reference, beside))
     return failures
 
 
@@ -74,13 +78,13 @@ def settings(tasks: Sequence[Task], where: Sequence[str]) -> list[Task]:
     return [task for task in tasks if all(str(task.columns.get(name)) in values for name, values in asked.items())]
 
 
-def written(benchmark: str, folder: Path, reference: str) -> str:
-    """The table of what is finished in a folder, which is written there."""
+def written(benchmark: str, folder: Path, reference: str, beside: Path | None = None) -> str:
+    """The table of what is finished in a folder, which is written there, with the figures that it is made of."""
     rows, module = collect(folder), import_module(f"research.proving.{benchmark}")
-    own = getattr(module, "OWN", ())
-    parts = [HEADING, table(rows), duels(rows, reference, own), getattr(module, "PUBLISHED", "")]
-    if columns := getattr(module, "PARTS", ()):
-        parts.insert(2, means(rows, columns))
+    if any(r["metric"] in SCORES for r in rows):
+        keep(rows, SCORES, folder / FIGURES)
+    rows += [] if beside is None else before(beside, rows)
+    parts = [HEADING, table(rows), *told(benchmark, rows, reference), getattr(module, "PUBLISHED", "")]
     text = "\n\n".join(part for part in parts if part)
     (folder / TABLE).write_text(text + "\n", encoding="utf-8")
     if rows and hasattr(module, "picture"):
@@ -88,9 +92,23 @@ def written(benchmark: str, folder: Path, reference: str) -> str:
     return text
 
 
+def told(benchmark: str, rows: Sequence[Row], reference: str) -> list[str]:
+    """Who wins and loses, and where a benchmark has parts, means over their settings, part by part."""
+    module = import_module(f"research.proving.{benchmark}")
+    own, (part, *others) = getattr(module, "OWN", ()), getattr(module, "PARTS", ("",))
+    if not part:
+        return [duels(rows, reference, own)]
+    found = []
+    for value in dict.fromkeys(str(r[part]) for r in rows):
+        some = [r for r in rows if str(r[part]) == value]
+        for text in (means(some, others), duels(some, reference, own)):
+            found.append(text and f"{part} {value}: {text}")
+    return found
+
+
 def table(rows: Sequence[Row]) -> str:
     """Means with standard errors over seeds, one line a setting, one column a method; metrics one after another."""
-    names, parts = _columns(rows), []
+    names, parts = columns(rows), []
     for metric in dict.fromkeys(str(r["metric"]) for r in rows):
         own = [r for r in rows if r["metric"] == metric]
         methods = list(dict.fromkeys(str(r["method"]) for r in own))
@@ -111,10 +129,10 @@ def table(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def means(rows: Sequence[Row], columns: Sequence[str]) -> str:
+def means(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Means over all settings of a part, by its columns, with errors over seeds that have all of them."""
     own = [r for r in rows if r["metric"] in SCORES]
-    parts = list(dict.fromkeys(tuple(str(r[name]) for name in columns) for r in own))
+    parts = list(dict.fromkeys(tuple(str(r[name]) for name in names) for r in own))
     lines = [" | ".join(["", "method", *(" ".join(part) for part in parts), ""]).strip()]
     lines.append("|" + "---|" * (1 + len(parts)))
     for method in dict.fromkeys(str(r["method"]) for r in own):
@@ -122,12 +140,12 @@ def means(rows: Sequence[Row], columns: Sequence[str]) -> str:
         for part in parts:
             seeds: dict[Any, list[float]] = {}
             for r in own:
-                if r["method"] == method and tuple(str(r[name]) for name in columns) == part:
+                if r["method"] == method and tuple(str(r[name]) for name in names) == part:
                     seeds.setdefault(r["seed"], []).append(float(r["value"]))
             whole = max(map(len, seeds.values()), default=0)
             cells.append(_cell([fmean(values) for values in seeds.values() if len(values) == whole]))
         lines.append(" | ".join(["", method, *cells, ""]).strip())
-    return f"**Means by {', '.join(columns)}**\n\n" + "\n".join(lines)
+    return f"**Means by {', '.join(names)}**\n\n" + "\n".join(lines)
 
 
 def duels(rows: Sequence[Row], reference: str, own: Sequence[str] = ()) -> str:
@@ -137,7 +155,7 @@ def duels(rows: Sequence[Row], reference: str, own: Sequence[str] = ()) -> str:
     fewer than two seeds in common are left out. Some methods may also be counted together: against the one of them that
     is the best in a setting.
     """
-    names, parts = _columns(rows), []
+    names, parts = columns(rows), []
     for metric in (m for m in SCORES if any(r["metric"] == m for r in rows)):
         found: dict[str, dict[tuple[str, ...], dict[Any, float]]] = {}
         for r in (r for r in rows if r["metric"] == metric):
@@ -177,11 +195,6 @@ def duels(rows: Sequence[Row], reference: str, own: Sequence[str] = ()) -> str:
 def _mean(values: dict[Any, float]) -> float:
     """Of figures by seed."""
     return fmean(values.values())
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    """The columns that make a setting."""
-    return [name for name in rows[0] if name not in {*LEADING, *TRAILING}] if rows else []
 
 
 def _cell(values: Sequence[float | str]) -> str:

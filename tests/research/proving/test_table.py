@@ -9,7 +9,8 @@ import pytest
 
 from drolayers.errors import ModelError
 from research.proving import frontier, pyepo
-from research.proving.table import duels, prove, settings, table
+from research.proving.figures import before, keep, recall
+from research.proving.table import SCORES, duels, prove, settings, table
 
 SEEDS = range(4)
 
@@ -125,3 +126,40 @@ def test_settings_are_chosen_by_their_columns() -> None:
     for wrong in ("price=1", "degree", "=8", ""):
         with pytest.raises(ModelError, match="no setting"):
             settings(tasks, [wrong])
+
+
+def test_figures_are_kept_by_draw_and_stand_beside_those_of_the_next_run(tmp_path: Path) -> None:
+    """What is kept is what was scored, and the next version is paired with it draw by draw."""
+    path = tmp_path / "figures.csv"
+    earlier = [
+        *figures("learner", 10, [1.0, 2.0, 3.0 + 1e-12, 4.0]),
+        *figures("learner", 20, [1.0, 2.0]),
+        *figures("learner", 10, [60.0] * 4, "seconds"),
+    ]
+    keep(earlier, SCORES, path)
+    assert path.read_text(encoding="utf-8").splitlines() == [
+        "points,method,metric,0,1,2,3",
+        "10,learner,loss,1,2,3,4",
+        "20,learner,loss,1,2,,",
+    ]
+    scored = [{name: str(r[name]) for name in ("points", "method", "seed")} for r in earlier if r["metric"] == "loss"]
+    assert [{name: str(r[name]) for name in ("points", "method", "seed")} for r in recall(path)] == scored
+    now = figures("learner", 10, [0.9, 1.9, 2.8])
+    beside = before(path, now)
+    assert [(r["method"], r["points"], r["seed"], r["value"]) for r in beside] == [
+        ("learner, before", "10", s, v) for s, v in enumerate([1.0, 2.0, 3.0])
+    ]
+    assert duels([*now, *beside], "learner").splitlines()[-1] == "| learner, before | 1 | 0 | 0 |"
+
+
+def test_figures_of_something_else_are_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "figures.csv"
+    with pytest.raises(ModelError, match="cannot be read"):
+        before(path, figures("learner", 10, [1.0]))
+    for text in ("", "a,b\n1,2\n", "points,method,metric,0\n10,learner,loss,1,2\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ModelError, match=r"figures\.csv of"):
+            before(path, figures("learner", 10, [1.0]))
+    keep(figures("learner", 20, [1.0]), SCORES, path)
+    with pytest.raises(ModelError, match="no draw of a setting that was run"):
+        before(path, figures("learner", 10, [1.0]))
