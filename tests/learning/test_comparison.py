@@ -44,8 +44,8 @@ def test_the_best_of_all_trials_decides_and_the_budget_is_kept() -> None:
     assert [t.epochs for t in report.trials][-1] == 8
     # Projection or none first, that of the best start before the other; then the rate; no trial is left for gradients.
     assert {t.what.split(",")[0] for t in trials[:2]} == {"projection", "no projection"}
-    assert [trial.what.split("rate ")[1] for trial in trials[:3]] == ["0.003", "0.003", "0.009"]
-    assert trials[3].what.split("rate ")[1] in ("0.027", "0.001")
+    assert [trial.what.split("rate ")[1].split(",")[0] for trial in trials[:3]] == ["0.003", "0.003", "0.009"]
+    assert trials[3].what.split("rate ")[1].split(",")[0] in ("0.027", "0.001")
     for told in (chosen.what, report.reason):
         assert told in str(report)
 
@@ -133,29 +133,60 @@ def test_what_began_elsewhere_is_trained_anew(tmp_path: Path, monkeypatch: pytes
         before.setattr(second, "SHARES", ())
         before.setattr(second, "RATES", (0.3, 0.1, 0.03))
         old = learner(problem, trainer=folder, **settings).fit(Z, Y, validation=HELD)
-    resumed = learner(problem, trainer=folder.but(resume=True), **settings).fit(Z, Y, validation=HELD)
+    with pytest.warns(UserWarning, match="it is trained anew"):
+        resumed = learner(problem, trainer=folder.but(resume=True), **settings).fit(Z, Y, validation=HELD)
     fresh = learner(problem, **settings).fit(Z, Y, validation=HELD)
     assert str(old.report_) != str(fresh.report_)
     assert str(resumed.report_) == str(fresh.report_)
     np.testing.assert_array_equal(weights(resumed), weights(fresh))
 
 
-def test_a_training_that_began_with_sets_of_another_size_is_trained_anew(tmp_path: Path) -> None:
-    """Sizes are units of the model, not weights."""
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"origin": "pre-trained, no projection, 0.1 of the size"},
+        {"before": {"prediction": [{"prediction_loss": 2.0}]}},
+        {"stage": dro.Stage(2, batch_size=5)},
+    ],
+)
+def test_a_training_that_began_with_something_else_is_trained_anew_and_says_so(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Sets of another size, after another training, or with other settings: a shrunk model stands in for all."""
     problem = shop(lots=False).problem
     trainer = dro.Trainer(tmp_path / "run", progress=False, budget=0.0)
     model = learner(problem, trainer=trainer).fit(Z, Y, validation=HELD)
     data = examples(problem, Z, Y)
-    ends = []
-    for size, resume in ((1.0, False), (1.0, True), (0.1, True), (0.1, False)):
-        pipeline = deepcopy(model.pipeline_)
+
+    def end(size: float, origin: str = "", before: Any = None, stage: dro.Stage | None = None) -> float:
+        pipeline, stage = deepcopy(model.pipeline_), stage or dro.Stage(2, batch_size=10)
         pipeline.model.scale.mul_(size)
-        where = trainer.but(directory=tmp_path / "again", resume=resume)
-        course = Course(pipeline, data, None, torch.ones(problem.size), where, 0, own=False)
-        module = SecondTraining(course, dro.Stage(2), "mean", free=False).module(dro.Stage(2, batch_size=10))
-        course.train("decision", module, dro.Stage(2, batch_size=10))
-        ends.append(course.history["decision"][-1]["decision_loss"])
-    assert ends[0] == ends[1] != ends[2] == ends[3]
+        where = trainer.but(directory=tmp_path / "again", resume=True)
+        course = Course(pipeline, data, None, torch.ones(problem.size), where, 0, False, dict(before or {}))
+        course.train("decision", SecondTraining(course, stage, "mean", free=False).module(stage), stage, origin)
+        return course.history["decision"][-1]["decision_loss"]
+
+    ends = [end(1.0), end(1.0)]
+    with pytest.warns(UserWarning, match="began with something else.*it is trained anew"):
+        ends += [end(0.1, **other)]
+    assert ends[0] == ends[1] != ends[2] == end(0.1, **other)
+
+
+def test_what_follows_a_training_made_anew_is_made_anew(tmp_path: Path) -> None:
+    """A model of one's own that begins elsewhere every time."""
+
+    def run(resume: bool) -> dro.DecisionFocusedLearner:
+        where = dro.Trainer(tmp_path, resume=resume, progress=False)
+        return learner(shop(lots=False).problem, model=nn.Linear(2, 3), trainer=where).fit(Z, Y, validation=HELD)
+
+    first = run(resume=False)
+    np.testing.assert_array_equal(weights(run(resume=True)), weights(first))
+    for name in ("done.json", "last.ckpt", "best.ckpt"):
+        (tmp_path / "prediction" / name).unlink()
+    with pytest.warns(UserWarning, match="decision.* began with something else"):
+        second = run(resume=True)
+    assert not np.array_equal(weights(second), weights(first))
+    np.testing.assert_array_equal(weights(run(resume=True)), weights(second))
 
 
 def test_another_model_takes_the_place_of_the_usual_one_only_where_it_is_clearly_better() -> None:
@@ -187,7 +218,8 @@ def test_the_usual_model_is_kept_where_others_are_merely_lucky(errors: float, ke
     pipeline = Pipeline(Model(), None, None, dro.DROLayer(shop(lots=False).problem))
     losses = iter([torch.full((4,), 1.0), torch.tensor([0.1, 1.9, 0.9, 1.0])])
 
-    def run(stage: dro.Stage, name: str) -> None:
+    def run(stage: dro.Stage, name: str, origin: str) -> None:
+        assert origin == "pre-trained, no projection"
         nn.init.ones_(pipeline.model.theta)
 
     comparison = Comparison(pipeline, run, lambda: (next(losses), 1.0), [None], errors=errors)
@@ -236,7 +268,7 @@ def _compared(short: list[float], rows: int = 16, **settings: Any) -> tuple[Comp
 
     comparison = Comparison(
         pipeline,
-        lambda stage, name: ran.append(stage.epochs),
+        lambda stage, *_: ran.append(stage.epochs),
         measure,
         [None],
         errors=settings.get("errors", 2.0),
@@ -298,6 +330,49 @@ def test_the_long_training_is_left_out_only_where_the_mean_suffices_and_all_have
     settings: dict[str, Any],
 ) -> None:
     assert _compared([0.5, 0.9], **settings)[1] == [2, 2, 16]
+
+
+def _reason(models: list[tuple[int, float, float]]) -> tuple[str, str]:
+    """What is kept of trainings of so many epochs, the first the usual model, by gain and spread, and why."""
+    pipeline = Pipeline(nn.Linear(1, 1), None, None, dro.DROLayer(shop(lots=False).problem))
+    noise = torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = 4.0 * (noise - noise.mean()) / noise.std()
+    seen = iter([1.0 - gain - spread * noise for _, gain, spread in models])
+    comparison = Comparison(pipeline, lambda *_: None, lambda: (next(seen), 1.0), [None], errors=2.0)
+    trained = [k for k, (epochs, *_) in enumerate(models) if epochs]
+    for k in range(trained[0]):
+        comparison.begun(f"model {k}", lambda: None, usual=k == 0)
+    comparison.settle("pre-trained")
+    for k in trained:
+        comparison.tried(Choice(None, dro.Stage(models[k][0], rate=float(k))), "decision")
+    findings = comparison.keep()
+    assert findings.chosen is not None
+    return findings.chosen.what, findings.reason
+
+
+def test_reasons_are_true_where_the_least_loss_is_not_kept() -> None:
+    """Beyond the margin some are kept though others, not beyond it, have less loss."""
+    usual, clear, lucky, worse = (0.0, 0.0), (0.3, 0.1), (0.5, 0.5), (-0.3, 0.1)
+    what, reason = _reason([(0, *usual), (2, *worse), (9, *lucky)])
+    assert what.startswith("model 0")
+    assert reason.startswith("Training on decisions did not help by more than 2 standard errors")
+    # What is kept is pre-trained too, and better than the usual by the margin; a training has less loss.
+    what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, *lucky)])
+    assert what.startswith("model 1")
+    assert reason.startswith("Training on decisions did not help by more than 2 standard errors")
+    what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, *usual)])
+    assert reason.startswith("Training on decisions did not help on")
+    what, reason = _reason([(0, *usual), (2, *clear), (9, *lucky)])
+    assert "rate 1" in what
+    assert "than the usual model by more than 2 standard errors on validation data, and the long one was not" in reason
+    what, reason = _reason([(0, *usual), (2, *clear), (9, *worse)])
+    assert reason.startswith("A short training was better on validation data than the long one")
+    what, reason = _reason([(0, *usual), (2, *lucky), (9, *clear)])
+    assert "rate 2" in what
+    assert "the best on validation data of those that were better than the usual model by more than 2" in reason
+    assert (
+        _reason([(0, *usual), (2, *worse), (9, *clear)])[1] == "The longest training was the best on validation data."
+    )
 
 
 def test_without_a_budget_for_short_trainings_there_is_the_long_one() -> None:

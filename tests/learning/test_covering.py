@@ -107,7 +107,7 @@ def test_bounds_that_are_fitted_to_heavy_tails_do_not_vanish() -> None:
 def test_a_rate_that_diverges_loses() -> None:
     pipeline = Pipeline(Constant([0.0, 0.0, 1.0, 1.0]), None, None, dro.DROLayer(stock()))
 
-    def run(stage: dro.Stage, name: str) -> None:
+    def run(stage: dro.Stage, name: str, origin: str) -> None:
         with torch.no_grad():
             pipeline.model.theta.mul_(torch.inf if stage.rate == 1.0 else 0.5)
         if stage.rate == 1.0:

@@ -38,11 +38,14 @@ def run(folder: Path, resume: bool = True, **settings: Any) -> dro.DecisionFocus
 
 
 def test_a_model_that_only_looks_the_same_is_refused(tmp_path: Path) -> None:
-    run(tmp_path, resume=False, model=Twice(1.0), training__epochs=1)
+    first = run(tmp_path, resume=False, model=Twice(1.0), training__epochs=1)
     with pytest.raises(dro.ModelError, match="resume=False"):
         run(tmp_path, model=Twice(2.0), training__epochs=1)
     # Initial weights do not matter: those of the checkpoint are gone on from.
-    run(tmp_path, model=Twice(1.0), training__epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = run(tmp_path, model=Twice(1.0), training__epochs=1)
+    np.testing.assert_array_equal(weights(again), weights(first))
 
 
 def test_checkpoints_without_their_mark_are_refused(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_trainings_begin_and_end_where_neighbours_are_clearly_better(errors: flo
     def measure() -> tuple[torch.Tensor, float]:
         return 10.0 - pipeline.share * (1.0 + 0.5 * noise), 1.0
 
-    def run(stage: dro.Stage, name: str) -> None:
+    def run(stage: dro.Stage, name: str, origin: str) -> None:
         seen.append(pipeline.share)
 
     comparison = Comparison(pipeline, run, measure, [None], shares=(0.5, 0.75), errors=errors)

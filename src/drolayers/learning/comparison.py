@@ -139,6 +139,7 @@ class _Kept:
     weights: dict[str, Tensor]
     projection: Projection | None
     share: float
+    size: float
 
     def put(self, pipeline: Pipeline) -> None:
         """Into a pipeline."""
@@ -151,7 +152,7 @@ class Comparison:
 
     Args:
         pipeline: after the first training.
-        run: trains it with some settings under a name, and leaves it at its best epoch.
+        run: trains it with some settings under a name, from what is said, and leaves it at its best epoch.
         measure: its losses on validation data one by one, and the share of these that have a decision.
         projections: that may be used, the usual one first.
         sized: whether sets may be made smaller than those that the first training found.
@@ -163,7 +164,7 @@ class Comparison:
     def __init__(
         self,
         pipeline: Pipeline,
-        run: Callable[[Stage, str], None],
+        run: Callable[[Stage, str, str], None],
         measure: Callable[[], tuple[Tensor, float]],
         projections: Sequence[Projection | None],
         sized: bool = False,
@@ -179,7 +180,7 @@ class Comparison:
         self._differ = self._left_out = False
         self._usual: _Kept | None = None
         self._others: list[_Kept] = []
-        self._settled = False
+        self._settled: _Kept | None = None
 
     @property
     def _best(self) -> _Kept:
@@ -205,8 +206,8 @@ class Comparison:
         for one, share in product(begun, self.shares):
             one.put(self.pipeline)
             self.pipeline.share = share
-            self._note(one.trial.what + _moved(share), 0)
-        self._settled, found = True, self._best
+            self._note(one.trial.what + _moved(share), 0, size=one.size)
+        self._settled = found = self._best
         found.put(self.pipeline)
         self._start, best = found.weights, found.projection
         return [best, *(other for other in self.projections if self._differ and other is not best)]
@@ -227,17 +228,18 @@ class Comparison:
             factor = sets.scaled(torch.ones_like(units[0])[None], size)[0]
             model.centre.copy_(units[0] * factor)
             model.scale.copy_(units[1] * factor)
-            self._note(f"{what}, no projection, {size:g} of the size", 0, usual)
+            self._note(f"{what}, no projection{_sized(size)}", 0, usual, size)
 
     def tried(self, choice: Choice, name: str) -> Trial:
         """A training from the start."""
-        layer = self.pipeline.layer
+        assert self._settled is not None
+        layer, origin, size = self.pipeline.layer, self._settled.trial.what, self._settled.size
         layer.gradient, layer.temperature = self._layer
         self.pipeline.model.load_state_dict(self._start)
         self.pipeline.projection = choice.projection
-        what = choice.name + _moved(self.pipeline.share)
+        what = choice.name + _sized(size) + _moved(self.pipeline.share)
         try:
-            self._run(choice.stage, name)
+            self._run(choice.stage, name, origin)
         except ShapeError:
             # At too large a rate the parameters overflow: there is nothing to measure, and nothing is won.
             if all(bool(parameter.isfinite().all()) for parameter in self.pipeline.model.parameters()):
@@ -245,7 +247,7 @@ class Comparison:
             trial = Trial(f"{what}, diverged", float("inf"), 0.0, choice.stage.epochs)
             self.trials.append(trial)
             return trial
-        return self._note(what, choice.stage.epochs)
+        return self._note(what, choice.stage.epochs, size=size)
 
     def train(self, choice: Choice, budget: float, questions: Sequence[Callable[[Choice], list[Choice]]]) -> None:
         """The long training with what wins, unless short ones show that it would be in vain."""
@@ -306,28 +308,38 @@ class Comparison:
                 f"No short training on decisions helped{margin} on validation data: the long one was left out, and the "
                 "pre-trained model is kept."
             )
+        margin, long = _margin(self.errors), self.trials[-1]
+        # By a few rows, and not by the margin: nothing else has less loss than what is kept.
+        ahead = [t for t in self.trials if t.solved == best.solved and t.loss < best.loss]
         if not best.epochs:
-            margin = _margin(self.errors) if self._usual is not None and best is self._usual.trial else ""
-            return f"Training on decisions did not help{margin} on validation data: the pre-trained model is kept."
-        if best is self.trials[-1]:
-            return "The longest training was the best on validation data."
+            usual = self._usual is not None and best is self._usual.trial
+            by = margin if usual or any(t.epochs for t in ahead) else ""
+            return f"Training on decisions did not help{by} on validation data: the pre-trained model is kept."
+        if best is long:
+            of = f" of those that were better than the usual model{margin}" if ahead else ""
+            return f"The longest training was the best on validation data{of}."
+        if long in ahead:
+            return (
+                f"A short training was better than the usual model{margin} on validation data, and the long one was "
+                "not: the model of the short one is kept."
+            )
         return "A short training was better on validation data than the long one: its model is kept."
 
-    def _note(self, what: str, epochs: int, usual: bool = False) -> Trial:
+    def _note(self, what: str, epochs: int, usual: bool = False, size: float = 1.0) -> Trial:
         """Measure the pipeline as it is, and keep it while it may decide in the end."""
         losses, solved = self._measure()
         found = losses[losses.isfinite()]
         trial = Trial(what, float(found.mean()) if len(found) else float("inf"), solved, epochs, losses=losses)
         self.trials.append(trial)
         pipeline = self.pipeline
-        kept = _Kept(trial, deepcopy(pipeline.model.state_dict()), pipeline.projection, pipeline.share)
+        kept = _Kept(trial, deepcopy(pipeline.model.state_dict()), pipeline.projection, pipeline.share, size)
         if usual and (self._usual is None or self._replaces(trial, self._usual.trial)):
             self._usual, displaced = kept, self._usual
         else:
             displaced = kept
         if displaced is not None:
             self._others.append(displaced)
-        if self._settled:
+        if self._settled is not None:
             # The usual one stays: what is not better now will not be.
             self._others = [self._best] if self._best is not self._usual else []
         return trial
@@ -335,6 +347,11 @@ class Comparison:
     def _replaces(self, trial: Trial, usual: Trial) -> bool:
         """Whether one of the usual models is more usual than another: the usual ones come from large to small sets."""
         return trial.solved >= usual.solved if self.smallest else trial.beats(usual)
+
+
+def _sized(size: float) -> str:
+    """How large sets were made, in words."""
+    return f", {size:g} of the size" if size != 1.0 else ""
 
 
 def _moved(share: float) -> str:

@@ -36,7 +36,7 @@ class Course:
         trainer: where it is trained.
         seed: of the order of the data.
         own: whether the model is the user's own.
-        history: what the trainings logged, by their names.
+        history: what all trainings logged, short ones too, by their names.
     """
 
     pipeline: Pipeline
@@ -79,12 +79,10 @@ class Course:
         if tuple(theta.shape) != (1, size):
             raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
 
-    def train(self, name: str, module: PredictionModule | DecisionModule, stage: Stage) -> None:
-        """Run one training and keep its best epoch."""
+    def train(self, name: str, module: PredictionModule | DecisionModule, stage: Stage, origin: str = "") -> None:
+        """Run one training, from what ``origin`` says in words, and keep its best epoch."""
         data = ExampleData(self.training, self.held_out, stage.items(len(self.training)), self.seed)
-        trial = "/" in name
-        where = self.trainer.but(progress=False) if trial else self.trainer
-        begun = [storage.described(stage), self.pipeline.projection is None, self.pipeline.share]
-        logged = train(name, module, data, stage, where, begun)
-        if not trial:
-            self.history[name] = logged
+        where = self.trainer.but(progress=False) if "/" in name else self.trainer
+        # Not the weights: a model of one's own need not begin with the same, and processors round differently.
+        begun = [storage.described(stage), self.pipeline.projection is None, origin, self.history]
+        self.history[name] = train(name, module, data, stage, where, begun)

@@ -185,7 +185,6 @@ class DecisionFocusedLearner(Judged, Decider):
             claim(folder, self.trainer.resume, what, training, held_out)
             if self.training is not None:
                 claim(folder / "decision", self.trainer.resume, later)
-        self.history_ = course.history
         first, second = FirstTraining(course, self.pretraining), None
         if self.training is None:
             self._tell_undetermined()
@@ -195,6 +194,7 @@ class DecisionFocusedLearner(Judged, Decider):
         first.run(comparison)
         if second is not None:
             second.run(comparison)
+        self.history_ = {name: rows for name, rows in course.history.items() if "/" not in name}
         self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
         self._tell_undecided(training)

@@ -87,7 +87,7 @@ class Loop:
                     self._validate(module, data, device)
                 module.on_train_epoch_end()
                 schedule.step()
-                rows.append(self._means() | {"epoch": self.current_epoch})
+                rows.append(self._means() | {"epoch": float(self.current_epoch)})
                 epochs.set_postfix({k: f"{v:.4g}" for k, v in rows[-1].items() if k.endswith("_loss")})
                 if data.validation is not None:
                     best.see(module, rows[-1][module.monitor])

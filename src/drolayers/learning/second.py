@@ -57,8 +57,8 @@ class SecondTraining:
         covering = self._covering(stage)
         judge = DecisionModule(pipeline, None, None, rate_schedule(stage), objective=self.objective, coverage=covering)
 
-        def run(stage: Stage, name: str) -> None:
-            course.train(name, self.module(stage), stage)
+        def run(stage: Stage, name: str, origin: str) -> None:
+            course.train(name, self.module(stage), stage, origin)
 
         projections = [pipeline.projection]
         if self.free:

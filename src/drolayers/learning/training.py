@@ -48,7 +48,9 @@ class _History(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """One row an epoch."""
-        self.rows.append({k: float(v) for k, v in trainer.callback_metrics.items()} | {"epoch": trainer.current_epoch})
+        self.rows.append(
+            {k: float(v) for k, v in trainer.callback_metrics.items()} | {"epoch": float(trainer.current_epoch)}
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The rows."""
@@ -93,9 +95,16 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
         )
     if not resume:
         for stage in [*(folder / name for name in STAGES), *folder.glob("*/trial-*")]:
-            for old in (DONE, "run.txt", *CHECKPOINTS):
-                (stage / old).unlink(missing_ok=True)
+            _forget(stage, "run.txt", BEGUN)
     _write_whole(mark, digest.hexdigest())
+
+
+def _forget(folder: Path, *marks: str) -> bool:
+    """Remove what is kept of a training, and whether there was any of it."""
+    kept = any((folder / name).exists() for name in (DONE, *CHECKPOINTS))
+    for name in (DONE, *CHECKPOINTS, *marks):
+        (folder / name).unlink(missing_ok=True)
+    return kept
 
 
 @contextmanager
@@ -162,8 +171,7 @@ def train(
         data: training and validation batches.
         stage: how long, and with which gradients.
         where: folder, progress and processes.
-        begun: what the training begins with, as JSON can hold it: one that began with something else is not gone on
-            with.
+        begun: what it begins with, as JSON can hold it: one that began with something else is not gone on with.
     """
     if where.directory is None and where.devices == 1:
         return Loop(stage, where.progress).run(module, data)
@@ -174,7 +182,7 @@ def train(
         kept.best.restore(module)
         return history.rows
     folder = directory(Path(where.directory) / name)
-    _begin(folder, sha256(json.dumps([begun, _weights(module)], sort_keys=True).encode()).hexdigest())
+    _begin(folder, sha256(json.dumps(begun, sort_keys=True).encode()).hexdigest())
     done, last, best = folder / DONE, folder / "last.ckpt", folder / "best.ckpt"
     if where.resume and (rows := _history(done)) is not None:
         _restore(module, best, last)
@@ -194,22 +202,17 @@ def train(
 
 
 def _begin(folder: Path, mark: str) -> None:
-    """Forget what is in a folder unless it began like this."""
+    """Forget what is in a folder unless it began like this, and say so."""
     begun = folder / BEGUN
-    if not begun.exists() or begun.read_bytes() != mark.encode():
-        for old in (DONE, *CHECKPOINTS):
-            (folder / old).unlink(missing_ok=True)
-        _write_whole(begun, mark)
-
-
-def _weights(module: pl.LightningModule) -> str:
-    """A fingerprint of what a checkpoint would hold: units are no weights, and sizes of sets are in them."""
-    digest = sha256()
-    for name, value in module.state_dict().items():
-        if isinstance(value, torch.Tensor):
-            # As bytes: numpy does not know all types of torch.
-            digest.update(name.encode() + value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    if begun.exists() and begun.read_bytes() == mark.encode():
+        return
+    if _forget(folder):
+        warnings.warn(
+            f"{folder} holds a training that began with something else, of another version or after other comparisons: "
+            "it is trained anew.",
+            stacklevel=4,
+        )
+    _write_whole(begun, mark)
 
 
 def _run(trainer: pl.Trainer, module: pl.LightningModule, data: ExampleData, resume_from: str | None = None) -> None:
