@@ -9,7 +9,7 @@ import sys
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -95,8 +95,8 @@ def prove(
         from research.proving.table import prove as run_benchmark
 
         folder = directory(out or Path("runs") / benchmark)
-        chosen = tuple(only or ()), jobs, against, tuple(where or ()), beside
-        failures = run_benchmark(benchmark, folder, data, seeds, quick, *chosen)
+        chosen: dict[str, Any] = {"only": tuple(only or ()), "where": tuple(where or ()), "jobs": jobs}
+        failures = run_benchmark(benchmark, folder, data, seeds, quick, against=against, beside=beside, **chosen)
         for failure in failures:
             print(f"research: {failure}", file=sys.stderr)
         if failures:

@@ -58,6 +58,8 @@ def prove(
     if unknown := sorted({*only, *([against] if against else [])} - set(known)):
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
     wanted: list[Task] = [task for task in settings(tasks, where) if not only or task.method in only]
+    if not wanted:
+        raise ModelError(f"No task of {[*only]} has {' and '.join(where)}: leave out one or the other.")
     failures = run_tasks(wanted, folder, jobs, run)
     reference = against or next((name for name in known if name.startswith("learner")), "")
     print(written(benchmark, folder, reference, beside))

@@ -113,6 +113,10 @@ class Moment(ABC):
         """The given sigma, once for every bound."""
         return None if self.sigma is None else np.tile(np.broadcast_to(self.sigma, self.size), self.sides)
 
+    def given(self, like: Tensor) -> dict[str, Tensor]:
+        """The parameters whose values were given, in the type and on the device of another tensor."""
+        return {name: torch.as_tensor(np.array(value)).to(like) for name, value in self.constants.items()}
+
     @abstractmethod
     def parameters(self, dim: int) -> Parameters:
         """All parameters apart from the bound."""

@@ -213,7 +213,7 @@ class MomentSet(AmbiguitySet):
     def leaf_values(self, theta: Float[Tensor, "batch theta"], position: int) -> dict[str, Tensor]:
         """A moment's parameters as tensors ``(batch, *shape)``, learnt or given."""
         moment = self.moments[position]
-        given = {n: torch.as_tensor(np.array(v)).to(theta)[None] for n, v in moment.constants.items()}
+        given = {name: value[None] for name, value in moment.given(theta).items()}
         if not moment.shapes:
             return given
         values = self.unpack(theta)
@@ -246,8 +246,7 @@ class MomentSet(AmbiguitySet):
             own = moment.typical(y)
             found |= {self.prefixes[i] + name: value for name, value in own.items()}
             if moment.sigma is None:
-                given = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants.items()}
-                values = moment.value(y, given | {name: value.centre for name, value in own.items()})
+                values = moment.value(y, moment.given(y) | {name: value.centre for name, value in own.items()})
                 values = values if moment.sides == 1 else values.abs()[:, : moment.size]
                 mean = values.mean(0).reshape(self.parameters[self.prefixes[i] + "sigma"])
                 least = 1e-12 * float(y.abs().max()) ** moment.degree or 1e-12
@@ -261,8 +260,7 @@ class MomentSet(AmbiguitySet):
         for prefix, moment in zip(self.prefixes, self.moments, strict=True):
             if isinstance(moment, Elementary) and [*moment.shapes] == [moment.image.shift]:
                 ((name, shape),) = moment.shapes.items()
-                leaves = {n: torch.as_tensor(np.array(v)).to(y) for n, v in moment.constants.items()}
-                u = moment.image.at(y, leaves | {name: y.new_zeros(shape)}, shifted=False)
+                u = moment.image.at(y, moment.given(y) | {name: y.new_zeros(shape)}, shifted=False)
                 found[prefix + name] = u.reshape(len(y), *shape)
         return found
 

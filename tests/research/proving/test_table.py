@@ -89,6 +89,8 @@ def test_unknown_names_are_one_sentence(tmp_path: Path) -> None:
         prove("portfolio", tmp_path, None, 1, True, (), 1, against="nobody")
     with pytest.raises(ModelError, match="The battery needs its data"):
         prove("battery", tmp_path, None, 1, True, (), 1)
+    with pytest.raises(ModelError, match=r"No task of \['SkWDRO'\] has model=kl, SVM: leave out"):
+        prove("linear", tmp_path, None, 1, False, ("SkWDRO",), 1, where=("model=kl, SVM",))
 
 
 def test_the_frontier_is_drawn(tmp_path: Path) -> None:
