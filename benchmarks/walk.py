@@ -3,9 +3,9 @@
     python benchmarks/walk.py
 
 A reader who follows a call goes to the file of every function that is called for the first time. Going to a file that
-was left before is a turn back. Four walks: building a problem, a continuous and a mixed-integer decision with their
-derivatives, and ``fit``. The last column counts as if every folder were a single file: fewer turns no cutting of files
-can reach.
+was left before is a turn back. Walks: building a problem, a continuous and a mixed-integer decision with their
+derivatives, and ``fit``, as it is and where it compares nothing, as once it did. The last column counts as if every
+folder were a single file: fewer turns no cutting of files can reach.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def turns(path: list[str]) -> int:
 
 
 def main() -> None:
-    """The four walks."""
+    """The walks."""
     warnings.simplefilter("ignore")
 
     def build(lots: bool) -> dro.DecisionProblem:
@@ -75,24 +75,26 @@ def main() -> None:
     rng = np.random.default_rng(0)
     Z = rng.uniform(size=(24, 1))
     Y = 3 + Z + np.abs(rng.standard_normal((24, 2)))
-    plain, lots = build(False), build(True)
+    plain, lots, again = build(False), build(True), build(True)
     layers = [dro.DROLayer(plain), dro.DROLayer(lots, enumerate_up_to=0)]
 
     def decide(layer: dro.DROLayer) -> None:
         layer(theta).expected(lambda x: layer.problem.loss(x, torch.as_tensor(Y[:1]))).sum().backward()
 
-    def fit() -> None:
+    def fit(problem: dro.DecisionProblem, **trainer: float) -> None:
         try:
-            few = {"pretraining": dro.Stage(1), "training": dro.Stage(1), "trainer": dro.Trainer(progress=False)}
+            where = dro.Trainer(progress=False, **trainer)
+            few = {"pretraining": dro.Stage(1), "training": dro.Stage(1), "trainer": where}
         except AttributeError:  # before learners were made of objects
             few = {"pretrain_epochs": 1, "epochs": 1, "progress": False}
-        dro.DecisionFocusedLearner(lots, **few).fit(Z, Y)
+        dro.DecisionFocusedLearner(problem, **few).fit(Z, Y)
 
     walks = {
         "compile": lambda: build(False),
         "a continuous decision": lambda: decide(layers[0]),
         "a mixed-integer decision": lambda: decide(layers[1]),
-        "fit": fit,
+        "fit": lambda: fit(lots),
+        "fit that compares nothing": lambda: fit(again, budget=0.0),
     }
     print(f"{'walk':<28}{'functions':>10}{'files':>8}{'turns back':>12}{'to folders':>12}")
     for name, work in walks.items():
