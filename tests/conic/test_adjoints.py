@@ -241,3 +241,21 @@ def test_every_code_has_advice() -> None:
         assert code.advice.endswith(".")
         assert str(code) == code.name
     assert [code.name for code in Derivative if code.ok] == ["FACE", "FACTORED", "PATH"]
+
+
+@pytest.mark.parametrize("gradient", ["exact", "smoothed"])
+@pytest.mark.parametrize("name", ["qp", "socp", "sdp"])
+def test_asking_about_all_items_is_asking_about_each(name: str, gradient: str) -> None:
+    """All items are pulled back from the solution itself, some from a copy: neither is changed by it."""
+    member = family(name)
+    theta = member.theta(4).requires_grad_()
+    primal = make_engine(gradient=gradient).solve(member.program, theta).primal  # type: ignore[arg-type]
+    weight = torch.randn(primal.shape, generator=torch.Generator().manual_seed(0), dtype=primal.dtype)
+
+    def pull(items: list[int]) -> Tensor:
+        return torch.autograd.grad((weight * primal)[items].sum(), theta, retain_graph=True)[0]
+
+    whole, parts = pull([0, 1, 2, 3]), pull([0, 2]) + pull([1]) + pull([3])
+    assert float(whole.abs().max()) > 0.0
+    torch.testing.assert_close(whole, pull([0, 1, 2, 3]), rtol=0.0, atol=0.0)
+    torch.testing.assert_close(whole, parts, rtol=1e-9, atol=1e-12)

@@ -214,9 +214,13 @@ class Engine:
         ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
         pulled, masked = Pulled.none(values), asked
         for adjoint in ways:
-            if (items := masked.nonzero()[:, 0]).numel():
+            items = masked.nonzero()[:, 0]
+            if len(items) == len(asked):
+                # Usually all are asked about, and nothing needs to be copied.
+                pulled = adjoint(program, values, found, dx)
+            elif items.numel():
                 pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
-                masked = asked & ~pulled.ok
+            masked = asked & ~pulled.ok
         if bool(masked.any()) and program not in self._warned:
             self._warned.add(program)
             worst, share = Derivative(int(pulled.code[masked].mode().values)), f"{masked.sum()} of {asked.sum()}"
