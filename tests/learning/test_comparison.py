@@ -360,16 +360,19 @@ def test_reasons_are_true_where_the_least_loss_is_not_kept() -> None:
     what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, *lucky)])
     assert what.startswith("model 1")
     assert reason.startswith("Training on decisions did not help by more than 2 standard errors")
+    # Much better than the usual one, but hardly than what it began with.
+    what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, 0.31, 0.2)])
+    assert what.startswith("model 1")
     what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, *usual)])
     assert reason.startswith("Training on decisions did not help on")
     what, reason = _reason([(0, *usual), (2, *clear), (9, *lucky)])
     assert "rate 1" in what
-    assert "than the usual model by more than 2 standard errors on validation data, and the long one was not" in reason
+    assert "than what it began with by more than 2 standard errors on validation data, and the long one was not" in reason
     what, reason = _reason([(0, *usual), (2, *clear), (9, *worse)])
     assert reason.startswith("A short training was better on validation data than the long one")
     what, reason = _reason([(0, *usual), (2, *lucky), (9, *clear)])
     assert "rate 2" in what
-    assert "the best on validation data of those that were better than the usual model by more than 2" in reason
+    assert "the best on validation data of those that were better than what they began with by more than 2" in reason
     assert (
         _reason([(0, *usual), (2, *worse), (9, *clear)])[1] == "The longest training was the best on validation data."
     )

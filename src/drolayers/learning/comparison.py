@@ -207,7 +207,8 @@ class Comparison:
             one.put(self.pipeline)
             self.pipeline.share = share
             self._note(one.trial.what + _moved(share), 0, size=one.size)
-        self._settled = found = self._best
+        self._settled = self._usual = found = self._best
+        self._others = []
         found.put(self.pipeline)
         self._start, best = found.weights, found.projection
         return [best, *(other for other in self.projections if self._differ and other is not best)]
@@ -257,7 +258,7 @@ class Comparison:
             self.tried(choice, "decision")
 
     def _hopeless(self) -> bool:
-        """Whether no short training came half as far ahead of the usual model as a better one must be."""
+        """Whether no short training came half as far ahead of what it began with as a better one must be."""
         short, usual = [trial for trial in self.trials if trial.epochs], self._usual
         if not self.smallest or not self.errors or not short or usual is None or self._best is not usual:
             return False
@@ -312,15 +313,14 @@ class Comparison:
         # By a few rows, and not by the margin: nothing else has less loss than what is kept.
         ahead = [t for t in self.trials if t.solved == best.solved and t.loss < best.loss]
         if not best.epochs:
-            usual = self._usual is not None and best is self._usual.trial
-            by = margin if usual or any(t.epochs for t in ahead) else ""
+            by = margin if any(t.epochs for t in ahead) else ""
             return f"Training on decisions did not help{by} on validation data: the pre-trained model is kept."
         if best is long:
-            of = f" of those that were better than the usual model{margin}" if ahead else ""
+            of = f" of those that were better than what they began with{margin}" if ahead else ""
             return f"The longest training was the best on validation data{of}."
         if long in ahead:
             return (
-                f"A short training was better than the usual model{margin} on validation data, and the long one was "
+                f"A short training was better than what it began with{margin} on validation data, and the long one was "
                 "not: the model of the short one is kept."
             )
         return "A short training was better on validation data than the long one: its model is kept."
