@@ -19,8 +19,8 @@ of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees t
 says which draws were in sight while defaults were made (``FIRST``).
 
 A task is a draw: peers, which share data, start and optimal decisions, are one (``--only peers``), and what is ours,
-which may change without them, one each (``--only learner``, ``--only "learner, linear"``, ``--only baselines``). All
-settings of a seed come before the next seed, so that what was interrupted is a balanced table.
+which may change without them, one each (``--only learner``, ``"learner, linear"``, ``prediction-focused``,
+``baselines``). All settings of a seed come before the next seed, so that what was interrupted is a balanced table.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ FIRST = 100
 """The first draw: those below 100 were looked at, tests included, to choose the learner's defaults."""
 PARTS = ("points", "problem", "noise")
 """What is told apart: tables by the first, means over the grid by the others."""
-LEARNER, LINEAR, BASELINES, PEERS = "learner", "learner, linear", "baselines", "peers"
-APART = "own baselines apart"
+LEARNER, LINEAR, FITTED, BASELINES, PEERS = "learner", "learner, linear", "prediction-focused", "baselines", "peers"
+APART = "everything of ours apart"
 """Of what tasks are made: results of others are run again."""
-OWN = ("mean prediction", "weighted sample average", "prediction-focused")
+OWN = ("mean prediction", "weighted sample average", FITTED)
 """The learner's own baselines: it is counted against the best of them, too."""
 
 
@@ -126,7 +126,7 @@ def tasks(seeds: int, quick: bool = False) -> list[Task]:
         for e in grid["noise"]
         for d in grid["degree"]
         for p in grid["problem"]
-        for who in (LEARNER, LINEAR, BASELINES, PEERS)
+        for who in (LEARNER, LINEAR, FITTED, BASELINES, PEERS)
     ]
 
 
@@ -143,8 +143,9 @@ def run(task: Task, work: Path) -> Outcome:
     methods = {
         PEERS: lambda: peers(drawn, task.seed),
         BASELINES: lambda: simple(drawn, task.seed),
-        LEARNER: lambda: ours(drawn, task.seed, linear=False),
-        LINEAR: lambda: ours(drawn, task.seed, linear=True),
+        LEARNER: lambda: ours(drawn, task.seed, LEARNER),
+        LINEAR: lambda: ours(drawn, task.seed, LINEAR, model=dro.Network(hidden=())),
+        FITTED: lambda: ours(drawn, task.seed, FITTED, training=None),
     }[task.method]()
     while True:
         begun = time.process_time()
@@ -217,17 +218,11 @@ def investing(covariance: Array) -> dro.DecisionProblem:
 Fitted = tuple[str, Decide, dict[str, float]]
 
 
-def ours(drawn: Drawn, seed: int, linear: bool) -> Iterator[Fitted]:
-    """A learner, and its own first stage alone: names, decisions, and what there is to tell."""
-    trainer, model = dro.Trainer(progress=False), dro.Network(hidden=()) if linear else None
-    for name, training in (
-        (LINEAR if linear else LEARNER, dro.Stage()),
-        ("prediction-focused, linear" if linear else "prediction-focused", None),
-    ):
-        learner = dro.DecisionFocusedLearner(drawn.problem, model, training=training, trainer=trainer, seed=seed)
-        learner.fit(*drawn.training, validation=drawn.validation)
-        chosen = learner.report_.chosen
-        yield name, learner.decide, {} if chosen is None else {"epochs": float(chosen.epochs)}
+def ours(drawn: Drawn, seed: int, name: str, **settings: Any) -> Iterator[Fitted]:
+    """A learner with nothing but its defaults, or with some other settings."""
+    learner = dro.DecisionFocusedLearner(drawn.problem, **settings, trainer=dro.Trainer(progress=False), seed=seed)
+    chosen = learner.fit(*drawn.training, validation=drawn.validation).report_.chosen
+    yield name, learner.decide, {} if chosen is None else {"epochs": float(chosen.epochs)}
 
 
 def simple(drawn: Drawn, seed: int) -> Iterator[Fitted]:
