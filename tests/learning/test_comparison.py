@@ -332,18 +332,18 @@ def test_the_long_training_is_left_out_only_where_the_mean_suffices_and_all_have
     assert _compared([0.5, 0.9], **settings)[1] == [2, 2, 16]
 
 
-def _reason(models: list[tuple[int, float, float]]) -> tuple[str, str]:
+def _reason(models: list[tuple[int, float, float]], trained: float = 2.0) -> tuple[str, str]:
     """What is kept of trainings of so many epochs, the first the usual model, by gain and spread, and why."""
     pipeline = Pipeline(nn.Linear(1, 1), None, None, dro.DROLayer(shop(lots=False).problem))
     noise = torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     noise = 4.0 * (noise - noise.mean()) / noise.std()
     seen = iter([1.0 - gain - spread * noise for _, gain, spread in models])
-    comparison = Comparison(pipeline, lambda *_: None, lambda: (next(seen), 1.0), [None], errors=2.0)
-    trained = [k for k, (epochs, *_) in enumerate(models) if epochs]
-    for k in range(trained[0]):
+    comparison = Comparison(pipeline, lambda *_: None, lambda: (next(seen), 1.0), [None], errors=2.0, trained=trained)
+    later = [k for k, (epochs, *_) in enumerate(models) if epochs]
+    for k in range(later[0]):
         comparison.begun(f"model {k}", lambda: None, usual=k == 0)
     comparison.settle("pre-trained")
-    for k in trained:
+    for k in later:
         comparison.tried(Choice(None, dro.Stage(models[k][0], rate=float(k))), "decision")
     findings = comparison.keep()
     assert findings.chosen is not None
@@ -360,6 +360,9 @@ def test_reasons_are_true_where_the_least_loss_is_not_kept() -> None:
     what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, *lucky)])
     assert what.startswith("model 1")
     assert reason.startswith("Training on decisions did not help by more than 2 standard errors")
+    # As clearly better as a start has to be, but not as a training.
+    assert _reason([(0, *usual), (0, *clear), (2, *worse), (9, *worse)], trained=4.0)[0].startswith("model 1")
+    assert _reason([(0, *usual), (2, *worse), (9, *clear)], trained=4.0)[0].startswith("model 0")
     # Much better than the usual one, but hardly than what it began with.
     what, reason = _reason([(0, *usual), (0, *clear), (2, *worse), (9, 0.31, 0.2)])
     assert what.startswith("model 1")
@@ -415,7 +418,7 @@ def test_the_usual_sets_are_the_smallest_that_decide_for_as_many() -> None:
     assert usual[1][-1].solved < 1.0
     assert found[1].chosen is not None
     assert found[1].chosen.solved == max(t.solved for t in found[1].trials)
-    assert "2 standard errors" in found[1].reason
+    assert "3 standard errors" in found[1].reason
 
 
 def test_without_a_first_training_nothing_is_usual() -> None:

@@ -158,6 +158,7 @@ class Comparison:
         sized: whether sets may be made smaller than those that the first training found.
         shares: of the way to neighbours' means that locations may be moved.
         errors: by how many standard errors another model must be better than the usual one.
+        trained: by how many a trained one must be better than what it began with; as many unless given.
         smallest: whether the usual one is that with the smallest sets that decide for as many, rather than the best.
     """
 
@@ -171,9 +172,11 @@ class Comparison:
         shares: Sequence[float] = (),
         errors: float = 0.0,
         smallest: bool = False,
+        trained: float | None = None,
     ) -> None:
         self.pipeline, self._run, self._measure, self.projections = pipeline, run, measure, list(projections)
-        self.sized, self.shares, self.errors, self.smallest = sized, shares, errors, smallest
+        self.sized, self.shares, self.smallest = sized, shares, smallest
+        self.errors, self.trained = errors, errors if trained is None else trained
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
@@ -187,7 +190,8 @@ class Comparison:
         """What decides if nothing better comes."""
         usual = self._usual
         # The least loss of all may be that of a few rows: what is better by the margin comes before it.
-        found = [one for one in self._others if usual is None or one.trial.beats(usual.trial, self.errors)]
+        errors = self.errors if self._settled is None else self.trained
+        found = [one for one in self._others if usual is None or one.trial.beats(usual.trial, errors)]
         if usual is not None and not found:
             return usual
         return min(found, key=lambda one: (-one.trial.solved, one.trial.loss))
@@ -260,10 +264,10 @@ class Comparison:
     def _hopeless(self) -> bool:
         """Whether no short training came half as far ahead of what it began with as a better one must be."""
         short, usual = [trial for trial in self.trials if trial.epochs], self._usual
-        if not self.smallest or not self.errors or not short or usual is None or self._best is not usual:
+        if not self.smallest or not self.trained or not short or usual is None or self._best is not usual:
             return False
         decides = usual.trial.solved == 1.0
-        return decides and not any(trial.beats(usual.trial, self.errors / 2.0) for trial in short)
+        return decides and not any(trial.beats(usual.trial, self.trained / 2.0) for trial in short)
 
     def search(self, choice: Choice, budget: float, questions: Sequence[Callable[[Choice], list[Choice]]]) -> Choice:
         """The choice that wins, question by question, while trials cost no more than the budget.
@@ -304,12 +308,12 @@ class Comparison:
     def _reason(self, best: Trial) -> str:
         """Why it is the best."""
         if self._left_out:
-            margin = _margin(self.errors / 2.0)
+            margin = _margin(self.trained / 2.0)
             return (
                 f"No short training on decisions helped{margin} on validation data: the long one was left out, and the "
                 "pre-trained model is kept."
             )
-        margin, long = _margin(self.errors), self.trials[-1]
+        margin, long = _margin(self.trained), self.trials[-1]
         # By a few rows, and not by the margin: nothing else has less loss than what is kept.
         ahead = [t for t in self.trials if t.solved == best.solved and t.loss < best.loss]
         if not best.epochs:

@@ -32,6 +32,11 @@ COVERING_STILL = 0.95
 """The same for sets that grow to a coverage, at the size at which they begin."""
 
 
+ERRORS, MEAN_ERRORS = (1.0, 1.0), (1.5, 3.0)
+"""Standard errors by which others must be better than the usual model, and trained ones than what they began with; the
+second where the mean is known to suffice."""
+
+
 @final
 class SecondTraining:
     """Trains on decisions.
@@ -76,11 +81,12 @@ class SecondTraining:
         located = first.loss is not None and first.loss.locates and isinstance(pipeline.model, SetModel)
         smallest = sized and located and course.problem.neutral and isinstance(self.objective, Mean)
         # A training whose rate is given is asked for, and nothing is usual that was never fitted.
-        errors = 0.0 if stage.rate != "auto" or first.loss is None else 2.0 if smallest else 1.0
+        asked = stage.rate != "auto" or first.loss is None
+        errors, trained = (0.0, 0.0) if asked else MEAN_ERRORS if smallest else ERRORS
         # What locations are fitted to may have been asked for, and a model of one's own is the user's, a SetModel too.
         moves = loose and located and first.open and errors > 0 and course.model is not None
         shares = SHARES if moves and course.problem.sets.aims(training.Y[:1]) else ()
-        return Comparison(pipeline, run, measure, projections, sized, shares, errors, smallest)
+        return Comparison(pipeline, run, measure, projections, sized, shares, errors, smallest, trained)
 
     def _has_size(self) -> bool:
         """Whether the size of the sets has a name, and is learnt."""
