@@ -196,7 +196,7 @@ class Trainer(Settings):
         budget: epochs, relative to those of the second training, that may go into trials before it: they compare, on
             validation data, what is left to "auto" (projection or none, smoothed or exact gradients, the rate). What
             decides in the end is the pre-trained model, or another that is better by more than a standard error, or by
-            two where the mean is known to suffice (``learner.report_``). 0 compares nothing.
+            three where the mean is known to suffice (``learner.report_``). 0 compares nothing.
     """
 
     directory: str | Path | None = None
