@@ -8,8 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
@@ -22,8 +20,6 @@ import drolayers as dro
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "quickstart.md", *sorted(DOCS.glob("concepts/*.md")), *sorted(DOCS.glob("howto/*.md"))]
-BLOCK = re.compile(r"^```(python|text)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 
 
 def load(name: str) -> ModuleType:
@@ -36,32 +32,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def run_page(text: str, filename: str) -> int:
-    """Executes the Python blocks of a page; a text block after one that prints must be what it prints."""
-    namespace: dict[str, object] = {"__name__": "__docs__"}
-    said, count = "", 0
-    for block in BLOCK.finditer(text):
-        line = text.count("\n", 0, block.start(2))
-        if block[1] == "python":
-            with redirect_stdout(StringIO()) as output:
-                exec(compile("\n" * line + block[2], filename, "exec"), namespace)
-            said, count = output.getvalue(), count + 1
-        elif said:
-            assert_same(said, block[2], f"{filename}:{line}")
-            said = ""
-    return count
-
-
-def assert_same(said: str, expected: str, where: str) -> None:
-    """Words and whole numbers are equal; other numbers to one of their last digit, or to 1 %.
-
-    Trainings differ from machine to machine by some 0.3 %; what the pages tell apart differs by 2 % and more.
-    """
-    shapes = [NUMBER.sub("#", re.sub(r"\s+", " ", text)).replace("# ]", "#]").strip() for text in (said, expected)]
-    assert shapes[0] == shapes[1], f"{where} prints\n{said}"
-    for found, wanted in zip(NUMBER.findall(said), NUMBER.findall(expected), strict=True):
-        digit = 10.0 ** -len(wanted.partition("e")[0].partition(".")[2])
-        assert float(found) == pytest.approx(float(wanted), rel=0.01, abs=1.01 * digit), f"{where} prints\n{said}"
+RUN = load("run")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -69,19 +40,46 @@ def assert_same(said: str, expected: str, where: str) -> None:
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
-    count = run_page(page.read_text(encoding="utf-8"), str(page))
+    count = RUN.run_page(page.read_text(encoding="utf-8"), str(page))
     assert count or page.stem == "ambiguity"
 
 
 def test_wrong_output_is_noticed() -> None:
     page = "```python\nprint('value', {})\n```\n\n```text\nvalue {}\n```\n"
-    assert run_page(page.format(1.001, 1.002), "page") == 1
-    assert run_page(page.format(0.61, 0.62), "page") == 1
-    for printed, written in ((1.00, "1.02"), (0.001, "0.003"), (2, 3)):
+    assert RUN.run_page(page.format(1.001, 1.002), "page") == 1
+    assert RUN.run_page(page.format(0.61, 0.62), "page") == 1
+    for printed, written in ((1.00, "1.02"), (0.001, "0.003"), (2, 3), ("1.0, 2.0", "1.0")):
         with pytest.raises(AssertionError, match="page:5"):
-            run_page(page.format(printed, written), "page")
+            RUN.run_page(page.format(printed, written), "page")
     with pytest.raises(AssertionError):
-        run_page(page.format("'a'", "b"), "page")
+        RUN.run_page(page.format("'a'", "b"), "page")
+
+
+def test_output_that_is_not_shown_is_noticed() -> None:
+    block = "```python\nprint(1)\n```\n"
+    with pytest.raises(AssertionError, match="page does not show what it prints last"):
+        RUN.run_page(block, "page")
+    with pytest.raises(AssertionError, match="page:4 comes before what was printed is shown"):
+        RUN.run_page(block + "```python\nx = 1\n```\n", "page")
+
+
+def test_the_site_runs_the_tutorial_as_the_tests_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = load("run")
+    assert run.TUTORIAL in PAGES
+    page, stamp = tmp_path / "page.md", tmp_path / "stamp"
+    monkeypatch.setattr(run, "TUTORIAL", page)
+    monkeypatch.setattr(run, "STAMP", stamp)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    page.write_text("```python\nopen('here', 'w').close()\nprint(0.61)\n```\n\n```text\n0.65\n```\n")
+    with pytest.raises(RuntimeError, match=r"page.md:6 prints\n0.61\n\nand shows\n0.65"):
+        run.run_if_changed()
+    assert not stamp.exists()
+    page.write_text(page.read_text().replace("0.65", "0.62"))
+    run.run_if_changed()
+    assert set(tmp_path.iterdir()) == {page, stamp}
+    # What has run and stayed the same is not run again.
+    monkeypatch.setattr(run.subprocess, "run", None)
+    run.run_if_changed()
 
 
 def test_tests_that_the_mathematics_names_exist() -> None:

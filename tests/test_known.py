@@ -24,6 +24,7 @@ from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.integer import BranchAndBound, Enumeration
 from drolayers.status import Status
 from tests.ambiguity.sets import SETS, SetCase
+from tests.conic.families import needs_moreau
 from tests.integer.test_contract import LINEAR_ONLY, ORACLES
 from tests.known import COSTS, KnownCase, Setting, fits
 from tests.reformulation.differences import analytic, central, gap
@@ -115,11 +116,9 @@ def check_gradients(row: Row) -> float:
     return float(found.abs().max())
 
 
-@pytest.mark.parametrize("engine", ["auto", "batched", "clarabel", "moreau"])
+@pytest.mark.parametrize("engine", ["auto", "batched", "clarabel", pytest.param("moreau", marks=needs_moreau)])
 @pytest.mark.parametrize("cost", ["nested maxima", "convex parts"])
 def test_engines(engine: str, cost: str) -> None:
-    if engine == "moreau":
-        pytest.importorskip("moreau")
     case = next(c for c in COSTS if c.name == cost)
     kind = next(c for c in SETS if c.name == "first and second")
     here = Setting(kind, SUPPORTS[1], case, batch=3)

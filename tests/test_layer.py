@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import drolayers as dro
 from drolayers.conic import Exact, Smoothed, make_engine
 from drolayers.surrogate import Energy, Stratified
+from tests.conic.families import needs_moreau
 from tests.surrogate.problems import CASES, Case, assignment, ball, cardinality, knapsack, soc2, soc3
 
 MODES = ["all", 0, 8]
@@ -561,7 +562,7 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
         assert other.wait(timeout=60) == 0, other.stderr.read()
 
 
-@pytest.mark.parametrize("engine", ["moreau", "batched"])
+@pytest.mark.parametrize("engine", [pytest.param("moreau", marks=needs_moreau), "batched"])
 def test_gradients_where_a_binary_closes_other_columns(engine: str) -> None:
     """With ``held <= 0.6 * chosen`` and a binary of zero there is no interior, and so no central path."""
     case = cardinality()

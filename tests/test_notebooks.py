@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import assert_same, load
+from tests.test_docs import RUN, load
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 
@@ -19,7 +19,7 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     told = 0
     for number, cell, said in notebooks.run(path):
-        assert_same(said, notebooks.shown(cell), f"{path.name}, cell {number}")
+        RUN.assert_same(said, notebooks.shown(cell), f"{path.name}, cell {number}")
         told += bool(said)
     assert told >= 3
 
@@ -50,6 +50,6 @@ def test_wrong_output_and_errors_are_noticed(tmp_path: Path) -> None:
     _, first, said = next(found)
     assert said == "2\n"
     with pytest.raises(AssertionError):
-        assert_same(said, notebooks.shown(first), "here")
+        RUN.assert_same(said, notebooks.shown(first), "here")
     with pytest.raises(ZeroDivisionError):
         next(found)

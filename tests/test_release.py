@@ -119,3 +119,15 @@ def test_files_that_a_stranger_looks_for() -> None:
     log = (ROOT / "benchmarks" / "install.txt").read_text("utf-8")
     for what in ("wheel, core alone", "wheel, all extras", "sdist, core alone", f"drolayers-{dro.__version__}"):
         assert what in log
+
+
+def test_the_workflow_of_the_pages_sets_what_they_are_built_with() -> None:
+    read = set(re.findall(r"!ENV \[?(\w+)", (ROOT / "mkdocs.yml").read_text("utf-8")))
+    assert len(read) == 3
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text("utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert {name for name in job["env"] if name.startswith("DOCS_")} == read
+    assert all("uses" in step or "run" in step for step in job["steps"])
+    steps = "\n".join(step.get("run", "") for step in job["steps"])
+    extras = set(re.findall(r"-e '\.\[([\w,]+)\]'", steps)[0].split(","))
+    assert {"all", "docs"} <= extras <= set(PROJECT["optional-dependencies"])

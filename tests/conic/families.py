@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 
 import cvxpy as cp
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.registry import SOLVERS, make_engine
+
+ENGINES = [engine for engine in SOLVERS if engine != "moreau" or find_spec("moreau")]
+"""Those that are installed here: Moreau has no wheel for every platform."""
+
+GENERAL = [engine for engine in ("moreau", "clarabel") if engine in ENGINES]
+"""Those that take every cone."""
+
+needs_moreau = pytest.mark.skipif("moreau" not in ENGINES, reason="Moreau is not installed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,10 +337,10 @@ def family(name: str) -> Family:
 
 
 def pairs(names: list[str] | None = None) -> list[tuple[str, str]]:
-    """Every engine with every family that it declares."""
+    """Every engine that is installed with every family that it declares."""
     return [
         (engine, name)
-        for engine in SOLVERS
+        for engine in ENGINES
         for name in (NAMES if names is None else names)
         if make_engine(engine).supports(family(name).program)
     ]

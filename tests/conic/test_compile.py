@@ -11,10 +11,10 @@ import torch
 
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
-from drolayers.conic.registry import SOLVERS, make_engine
+from drolayers.conic.registry import make_engine
 from drolayers.errors import ModelError, ShapeError
 from drolayers.status import Status
-from tests.conic.families import family
+from tests.conic.families import ENGINES, family
 
 
 def test_structure() -> None:
@@ -109,7 +109,7 @@ def test_integers_and_their_bounds() -> None:
     assert upper.tolist() == columns(program, (1, 1), 2)
 
 
-@pytest.mark.parametrize("engine", list(SOLVERS))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_fixed_integers(engine: str) -> None:
     """Every assignment in one batch, against the problem with numbers in place of the integers."""
     program = mixed()
@@ -131,7 +131,7 @@ def test_fixed_integers(engine: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", list(SOLVERS))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_boxes(engine: str) -> None:
     """Relaxed within a box: no worse than its assignments, no better than the box without it."""
     program = mixed()

@@ -20,7 +20,7 @@ from drolayers.conic.registry import SOLVERS, make_engine
 from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.status import Status
 from tests.conic.checks import assert_agrees, assert_kkt
-from tests.conic.families import family, pairs
+from tests.conic.families import ENGINES, family, needs_moreau, pairs
 
 
 @pytest.mark.parametrize(("engine", "name"), pairs())
@@ -102,9 +102,9 @@ def test_single_precision(engine: str, name: str) -> None:
     ("engine", "kind"),
     [
         (engine, kind)
-        for engine, backend in SOLVERS.items()
+        for engine in ENGINES
         for kind in ("lp", "socp", "qp")
-        if kind != "qp" or backend().capabilities.quadratic
+        if kind != "qp" or SOLVERS[engine]().capabilities.quadratic
     ],
 )
 def test_scale_of_the_data(engine: str, kind: str, objective: float, rhs: float) -> None:
@@ -151,7 +151,7 @@ def test_threads_share_one_engine() -> None:
         torch.testing.assert_close(gradient, gradient_alone, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", list(SOLVERS))
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda engine: pickle.loads(pickle.dumps(engine))])
 def test_copies(engine: str, duplicate: Callable[[Engine], Engine]) -> None:
     member = family("socp")
@@ -173,6 +173,7 @@ def test_deepcopy_of_a_program() -> None:
     )
 
 
+@needs_moreau
 def test_programs_are_forgotten() -> None:
     """Solver objects live as long as their program."""
     solver = make_engine("moreau")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from torch import Tensor
 from drolayers.conic.adjoints.rules import Smoothed
 from drolayers.conic.engine import Engine
 from drolayers.conic.program import Values
-from drolayers.conic.registry import SOLVERS, make_engine
+from drolayers.conic.registry import make_engine
 from drolayers.conic.solution import Solution
+from drolayers.conic.solvers.automatic import general_solver
 from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.moreau import Moreau
 from drolayers.errors import ModelError, ShapeError, SolveError
 from drolayers.status import Status
-from tests.conic.families import FRAGILE, NAMES, family, pairs
+from tests.conic.families import ENGINES, FRAGILE, NAMES, family, pairs
 
 BATCH = 32
 BAD = {9: Status.INFEASIBLE, 15: Status.NO_MINIMUM, 16: Status.FAILED, 17: Status.FAILED, 23: Status.INFEASIBLE}
@@ -68,7 +69,7 @@ def test_bad_items_in_the_middle_of_a_batch(engine: str, name: str) -> None:
 
 def test_bad_items_with_smoothed_gradients() -> None:
     theta = family("fragile_lp").theta(BATCH, seed=4)
-    engine = make_engine("moreau", Smoothed(1e-2))
+    engine = make_engine(general_solver(), Smoothed(1e-2))
     (_, before, _), (solution, after, _) = (solve(engine, "fragile_lp", t) for t in (theta, spoil(theta)))
     assert solution.statuses == [BAD.get(i, Status.OPTIMAL) for i in range(BATCH)]
     torch.testing.assert_close(after[GOOD], before[GOOD], rtol=1e-7, atol=1e-7)
@@ -87,7 +88,7 @@ def test_a_batch_of_nothing_but_bad_items(engine: str, name: str) -> None:
             assert float(gradient.abs().max()) == 0.0
 
 
-@pytest.mark.parametrize("engine", list(SOLVERS))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_without_gradients(engine: str) -> None:
     theta = spoil(family("fragile_lp").theta(BATCH, seed=4))
     with torch.no_grad():
@@ -123,8 +124,8 @@ def test_extreme_numbers_do_not_spread(name: str, scale: float) -> None:
 def test_second_route_agrees_with_the_first(name: str) -> None:
     member = family(name)
     theta = member.theta(6, seed=7)
-    first = make_engine("moreau").solve(member.program, theta)
-    second = Engine(Moreau(max_iter=3), Clarabel()).solve(member.program, theta)
+    first = make_engine(general_solver()).solve(member.program, theta)
+    second = Engine(replace(general_solver(), max_iter=3), Clarabel()).solve(member.program, theta)
     assert second.statuses == [Status.OPTIMAL] * 6
     torch.testing.assert_close(second.objective, first.objective, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(member_variables(second), member_variables(first), rtol=1e-4, atol=1e-4)
@@ -147,15 +148,15 @@ def test_second_route_takes_only_the_unfinished() -> None:
     rescue = Counting()
 
     member = family("socp")
-    assert bool(Engine(Moreau(), rescue).solve(member.program, member.theta(6)).ok.all())
+    assert bool(Engine(general_solver(), rescue).solve(member.program, member.theta(6)).ok.all())
     assert asked == []
-    assert bool(Engine(Moreau(max_iter=3), rescue).solve(member.program, member.theta(6)).ok.all())
+    assert bool(Engine(replace(general_solver(), max_iter=3), rescue).solve(member.program, member.theta(6)).ok.all())
     assert asked == [6]
 
 
 def test_without_a_second_route_an_item_has_failed() -> None:
     member = family("socp")
-    solution = Engine(Moreau(max_iter=3)).solve(member.program, member.theta(4))
+    solution = Engine(replace(general_solver(), max_iter=3)).solve(member.program, member.theta(4))
     assert solution.statuses == [Status.FAILED] * 4
     assert bool(solution.primal.isnan().all())
 
@@ -169,7 +170,7 @@ def test_raise_lists_the_items() -> None:
     assert caught.value.items == BAD
 
 
-@pytest.mark.parametrize("engine", list(SOLVERS))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_empty_batch(engine: str) -> None:
     member = family("fragile_socp")
     theta = torch.zeros(0, member.program.feature_size, requires_grad=True)
@@ -207,7 +208,7 @@ def test_wrong_warm_start() -> None:
         make_engine().solve(member.program, member.theta(4), warm_start=warm)
 
 
-@pytest.mark.parametrize("engine", list(SOLVERS))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_warm_start_is_only_a_hint(engine: str) -> None:
     member = family("fragile_socp")
     theta = spoil(member.theta(BATCH, seed=4))

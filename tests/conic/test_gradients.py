@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,11 +13,12 @@ from torch import Tensor
 from drolayers.conic.adjoints.rules import Smoothed
 from drolayers.conic.engine import Engine, FlatGradientWarning
 from drolayers.conic.registry import make_engine
+from drolayers.conic.solvers.automatic import general_solver
 from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.conic.solvers.moreau import Moreau, SolverPool
 from drolayers.errors import ModelError
 from tests.conic.checks import assert_gradient, central_differences, margin, step
-from tests.conic.families import NAMES, Family, family, pairs
+from tests.conic.families import GENERAL, NAMES, Family, family, needs_moreau, pairs
 
 ITEMS = 12
 
@@ -68,9 +70,10 @@ def test_central_differences(engine: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_route_central_differences(name: str) -> None:
-    engine = Engine(Moreau(max_iter=1), Clarabel())
+    hasty = replace(general_solver(), max_iter=1)
+    engine = Engine(hasty, Clarabel())
     if name != "qp_weights":
-        first = Engine(Moreau(max_iter=1)).solve(family(name).program, differences(name)[0])
+        first = Engine(hasty).solve(family(name).program, differences(name)[0])
         assert not bool(first.ok.any()), "the first route was meant to give up"
     assert_gradients(engine, name)
 
@@ -90,7 +93,7 @@ def test_entry_that_is_zero_keeps_its_gradient() -> None:
     weight = weights(member, 1)
     of_decision, of_value = central_differences(member.program, theta, weight)
     assert float(of_value[0, 4].abs()) > 1e-2
-    for engine in ("moreau", "clarabel"):
+    for engine in GENERAL:
         by_decision, by_value = gradients(make_engine(engine), member, theta, weight)
         assert_gradient(by_decision, of_decision, 5e-4)
         assert_gradient(by_value, of_value, 1e-4)
@@ -109,6 +112,7 @@ def test_interleaved_solves(engine: str, name: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+@needs_moreau
 def test_backward_after_its_solver_was_dropped() -> None:
     member = family("socp")
     engine = Engine(Moreau(_pool=SolverPool(size=1)))
@@ -190,7 +194,7 @@ def test_smoothed_gradient_is_that_of_the_barrier_problem() -> None:
     theta = theta / theta.abs().amax(1, keepdim=True)
     weight = weights(member, 6)
     for level, tolerance in ((1e-1, 1e-4), (1e-2, 5e-3)):
-        found, _ = gradients(make_engine("moreau", Smoothed(level)), member, theta, weight)
+        found, _ = gradients(make_engine(general_solver(), Smoothed(level)), member, theta, weight)
         moved = 1e-6 * torch.eye(5, dtype=torch.float64)
         expected = torch.stack(
             [
@@ -208,7 +212,7 @@ def test_smoothed_gradient_is_that_of_the_barrier_problem() -> None:
 def test_smoothing_means_the_same_at_every_scale(scale: float) -> None:
     member = family("flat")
     theta, weight = member.theta(6, seed=1), weights(member, 6)
-    engine = make_engine("moreau", Smoothed(1e-2))
+    engine = make_engine(general_solver(), Smoothed(1e-2))
     expected, _ = gradients(engine, member, theta, weight)
     found, _ = gradients(engine, member, scale * theta, weight)
     assert float(expected.norm(dim=1).min()) > 1e-3
@@ -219,18 +223,19 @@ def test_smoothed_gradient_survives_the_second_route() -> None:
     member = family("flat")
     theta, weight = member.theta(6, seed=1), weights(member, 6)
     # Short of OPTIMAL, but usable: the second route improves the point and leaves the gradient to the first.
-    engine = Engine(Moreau(tolerance=1e-5), Clarabel(), Smoothed(1e-1))
-    first = Engine(Moreau(tolerance=1e-5)).solve(member.program, theta)
+    rough = general_solver().with_tolerance(1e-5)
+    engine = Engine(rough, Clarabel(), Smoothed(1e-1))
+    first = Engine(rough).solve(member.program, theta)
     assert bool(first.ok.all())
     assert float(first.residual.max()) > 1e-7
     found, _ = gradients(engine, member, theta, weight)
-    expected, _ = gradients(make_engine("moreau", Smoothed(1e-1)), member, theta, weight)
+    expected, _ = gradients(make_engine(general_solver(), Smoothed(1e-1)), member, theta, weight)
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-4)
 
 
 def test_smoothing_over_other_cones_is_refused() -> None:
     member = family("entropy")
     with pytest.raises(ModelError, match="smoothed gradients over exp cones"):
-        make_engine("moreau", "smoothed").solve(member.program, member.theta(2))
+        make_engine(general_solver(), "smoothed").solve(member.program, member.theta(2))
     with pytest.raises(ModelError, match="positive"):
         Smoothed(0.0)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from drolayers.conic.program import AffineMap, ConeProgram
 from drolayers.conic.registry import make_engine
 from drolayers.errors import ModelError
-from tests.conic.families import BUILDERS, family
+from tests.conic.families import BUILDERS, GENERAL, family
 
 
 @pytest.mark.parametrize("name", list(BUILDERS))
@@ -74,7 +74,7 @@ def test_runs_without_cvxpy(tmp_path: Path) -> None:
     program.save(tmp_path / "program.safetensors")
     theta = torch.randn(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.save(theta, tmp_path / "theta.pt")
-    for engine in ("moreau", "clarabel"):
+    for engine in GENERAL:
         paths = [str(tmp_path / name) for name in ("program.safetensors", "theta.pt")]
         run = subprocess.run(
             [sys.executable, "-c", WITHOUT_CVXPY, *paths, engine, str(tmp_path / "out.pt")],

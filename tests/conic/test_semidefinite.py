@@ -30,11 +30,10 @@ from drolayers.errors import ModelError
 from drolayers.integer import SCIP, BranchAndBound, Enumeration, Gurobi, HiGHS, Oracle, feasible_points
 from drolayers.status import Derivative, Status
 from tests.conic.checks import assert_agrees, assert_gradient, central_differences, symmetric_matrix
-from tests.conic.families import SEMIDEFINITE, family, moment_block
+from tests.conic.families import GENERAL, SEMIDEFINITE, family, moment_block
 from tests.conic.test_gradients import gradients, weights
 
 CONES = Cones(zero=1, nonneg=2, soc=(3,), psd=(3, 1, 4), exp=1)
-GENERAL = ("moreau", "clarabel")
 NAMES = [f.__name__ for f in SEMIDEFINITE]
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 import drolayers as dro
 from drolayers.conic import Solution, make_engine
 from drolayers.conic.compile import compile_program
+from tests.conic.families import needs_moreau
 from tests.conic.strangers import (
     Barrier,
     Differences,
@@ -104,7 +105,7 @@ def test_values_agree_with_clarabel(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("engine", ["auto", "moreau"])
+@pytest.mark.parametrize("engine", ["auto", pytest.param("moreau", marks=needs_moreau)])
 def test_smoothed_gradient_of_the_shortest_path(engine: str, level: float) -> None:
     one = stranger("path")
     leaf, weight = one.leaves(6, seed=1), one.weights(6, seed=2)

@@ -13,9 +13,9 @@ from drolayers.conic.compile import compile_program
 from drolayers.conic.engine import Engine
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.residuals import infeasibility, outside, unboundedness, value_error
+from drolayers.conic.solvers.automatic import general_solver
 from drolayers.conic.solvers.clarabel import Clarabel
 from drolayers.conic.solvers.contract import Points
-from drolayers.conic.solvers.moreau import Moreau
 from drolayers.conic.verdict import classify
 from drolayers.status import Status
 from tests.conic.checks import by_clarabel, violation
@@ -130,7 +130,7 @@ def test_a_second_route_that_is_worse_is_not_taken() -> None:
     """An answer of some digits stays, whatever the rescue says without proof."""
     member = family("socp")
     theta = member.theta(4)
-    rough = Engine(Moreau(tolerance=1e-5)).solve(member.program, theta)
+    rough = Engine(general_solver().with_tolerance(1e-5)).solve(member.program, theta)
     asked = []
 
     @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def test_a_second_route_that_is_worse_is_not_taken() -> None:
             return claiming(replace(found, x=found.x + 1.0), self.says)
 
     for said in (Status.OPTIMAL, Status.INFEASIBLE, Status.NO_MINIMUM):
-        found = Engine(Moreau(tolerance=1e-5), Worse(said)).solve(member.program, theta)
+        found = Engine(general_solver().with_tolerance(1e-5), Worse(said)).solve(member.program, theta)
         assert found.statuses == rough.statuses
         torch.testing.assert_close(found.primal, rough.primal, rtol=0, atol=0, equal_nan=True)
     assert Status.INACCURATE in rough.statuses

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from drolayers.conic import Engine
-from drolayers.conic.solvers.contract import Points
-from drolayers.conic.solvers.moreau import Moreau
+from drolayers.conic.solvers.automatic import general_solver
+from drolayers.conic.solvers.contract import Points, Solver
 from drolayers.errors import ModelError
 from drolayers.integer import BranchAndBound
 from drolayers.status import Status
@@ -136,7 +136,7 @@ def test_an_item_does_not_depend_on_its_batch() -> None:
 class Unreliable:
     """A back end that breaks down on a share of the boxes (never on single points), chosen by their numbers."""
 
-    inner: Moreau
+    inner: Solver
     share: float
     name: str = "unreliable"
 
@@ -164,7 +164,7 @@ class Unreliable:
 def test_failed_relaxations_never_lose_a_point(name: str, share: float) -> None:
     family = FAMILIES[name](np.random.default_rng(6), 6)
     expected = brute_force(family.program, family.theta)
-    engine = Engine(Unreliable(Moreau(), share))  # type: ignore[arg-type]
+    engine = Engine(Unreliable(general_solver(), share))  # type: ignore[arg-type]
     found = BranchAndBound(engine).best(family.program, family.values, 3)
     assert_same_values(found, expected)
     assert bool((found.status <= int(Status.INFEASIBLE)).all())
@@ -185,7 +185,7 @@ def test_points_that_cannot_be_solved_leave_a_gap() -> None:
 
     family = newsvendor(np.random.default_rng(6), 8)
     expected = brute_force(family.program, family.theta)
-    found = BranchAndBound(Engine(Broken(Moreau(), 1.0))).best(family.program, family.values, 1)  # type: ignore[arg-type]
+    found = BranchAndBound(Engine(Broken(general_solver(), 1.0))).best(family.program, family.values, 1)  # type: ignore[arg-type]
     one = expected[:, 32:].amin(1)
     zero = expected[:, :32].amin(1)
     hidden = one < zero - 1e-6
