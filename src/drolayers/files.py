@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drolayers.errors import ModelError
 from drolayers.extras import require
-from drolayers.writing import replacing
+from drolayers.writing import file, replacing
 
 
 def save(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -25,8 +25,9 @@ def save(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tens
     metadata = {"drolayers": told, "checksum": checksum(told, own)}
     try:
         with replacing(path) as unfinished:
-            safetensors.save_file(own, str(unfinished), metadata=metadata)
-    except (OSError, require("safetensors", "learning").SafetensorError) as error:
+            # Its own writing of files renames one over what is there, be that a pipe.
+            unfinished.write_bytes(safetensors.save(own, metadata=metadata))
+    except OSError as error:
         raise ModelError(f"{path} cannot be written: {_line(error)}.") from None
 
 
@@ -39,8 +40,9 @@ def load(path: str | Path, what: str, form: int) -> tuple[dict[str, Any], dict[s
         form: its format, a number that the header tells.
     """
     safetensors = require("safetensors", "learning")
+    source = str(file(path))
     try:
-        with safetensors.safe_open(str(path), framework="pt") as stored:
+        with safetensors.safe_open(source, framework="pt") as stored:
             metadata = stored.metadata() or {}
             found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
         header = json.loads(metadata.get("drolayers", "{}"))
