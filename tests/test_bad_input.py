@@ -40,6 +40,8 @@ def problem() -> dro.DecisionProblem:
         lambda: dro.DROLayer(problem(), gradient=None),
         lambda: dro.DROLayer(problem(), temperature="a"),
         lambda: dro.nominal.KNN(k=0),
+        lambda: dro.nominal.KNN(k=10**30),
+        lambda: dro.Uncertain(10**30),
     ],
 )
 def test_models_are_refused(wrong) -> None:

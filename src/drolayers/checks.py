@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 
 from drolayers.errors import ModelError, ShapeError
 
+LARGEST = 2**63
+"""Whole numbers are smaller."""
+
 
 def whole(name: str, value: Any, least: int = 1) -> int:
     """A whole number of at least some size; NumPy's count, truth values do not."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         kind = {0: "nonnegative ", 1: "positive "}.get(least, "")
         raise ModelError(f"{name} must be a {kind}whole number, not {value!r}.")
+    if value >= LARGEST:
+        raise ModelError(f"{name} must be a whole number below 2**63, not {value!r}.")
     return int(value)
 
 

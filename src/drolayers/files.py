@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drolayers.checks import LARGEST
 from drolayers.errors import ModelError
 from drolayers.extras import require
-from drolayers.writing import replacing
+from drolayers.writing import file, replacing
+
+MOST = 1e300
+"""Numbers are smaller."""
 
 
 def save(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -25,22 +29,31 @@ def save(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, Tens
     metadata = {"drolayers": told, "checksum": checksum(told, own)}
     try:
         with replacing(path) as unfinished:
-            safetensors.save_file(own, str(unfinished), metadata=metadata)
-    except (OSError, require("safetensors", "learning").SafetensorError) as error:
+            # Its own writing of files renames one over what is there, be that a pipe.
+            unfinished.write_bytes(safetensors.save(own, metadata=metadata))
+    except OSError as error:
         raise ModelError(f"{path} cannot be written: {_line(error)}.") from None
 
 
-def load(path: str | Path, what: str, form: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def load(
+    path: str | Path,
+    what: str,
+    form: int,
+    check: Callable[[dict[str, Any], dict[str, Tensor]], None] | None = None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header and the tensors of a file, or one sentence.
 
     Args:
         path: the file.
         what: it should be, for messages: "saved learner".
         form: its format, a number that the header tells.
+        check: raises a ``ModelError`` unless header and tensors are what they should be, in words that go on from a
+            colon.
     """
     safetensors = require("safetensors", "learning")
+    source = str(file(path))
     try:
-        with safetensors.safe_open(str(path), framework="pt") as stored:
+        with safetensors.safe_open(source, framework="pt") as stored:
             metadata = stored.metadata() or {}
             found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
         header = json.loads(metadata.get("drolayers", "{}"))
@@ -55,6 +68,11 @@ def load(path: str | Path, what: str, form: int) -> tuple[dict[str, Any], dict[s
         )
     if metadata.get("checksum") != checksum(metadata["drolayers"], found):
         raise ModelError(f"{path} is damaged: its checksum does not fit its contents; copy it anew, or save it again.")
+    if check is not None:
+        try:
+            check(header, found)
+        except ModelError as error:
+            raise ModelError(f"{path} is not a {what} that can be used: {error}") from None
     return header, found
 
 
@@ -80,6 +98,22 @@ def misfits(state: Mapping[str, Tensor], wanted: Mapping[str, Any]) -> str | Non
             return f"{name} has shape {shapes[0]}, not {shapes[1]}"
     unknown = [name for name in state if name not in wanted]
     return f"{unknown[0]} is unknown" if unknown else None
+
+
+def must(name: str, right: bool, what: str) -> None:
+    """Refuse a part of a file that is not what it should be."""
+    if not right:
+        raise ModelError(f"its {name} must be {what}.")
+
+
+def is_count(value: Any) -> bool:
+    """Whether an entry of a header is a whole number that may be a size."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
+def is_number(value: Any) -> bool:
+    """Whether an entry of a header is a number with which something can be computed."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def _line(error: BaseException) -> str:

@@ -26,14 +26,23 @@ def writing(where: str | Path) -> Iterator[None]:
         raise ModelError(said) from None
 
 
+def file(path: str | Path) -> Path:
+    """A path that is not that of a folder."""
+    found = Path(path)
+    if found.is_dir():
+        raise ModelError(f"{found} is a folder: give the name of a file.")
+    return found
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """A place to write to beside the file, which takes its place at the end, whenever the process is killed.
 
-    A link stays, and what it leads to is replaced. Devices and pipes are written to as they are.
+    A link stays, and what it leads to is replaced. Devices and pipes are written to as they are: open the place, and
+    rename nothing over it.
     """
-    target = Path(path)
-    if target.exists() and not target.is_file() and not target.is_dir():
+    target = file(path)
+    if target.exists() and not target.is_file():
         with writing(target):
             yield target
         return

@@ -231,3 +231,15 @@ def test_wrong_names() -> None:
         make_engine("batched").solve(family("power").program, family("power").theta(1))
     with pytest.warns(DeprecationWarning, match="clarabel"):
         assert make_engine("diffcp").name == "clarabel"
+
+
+@pytest.mark.parametrize(("engine", "name"), pairs(["lmi", "log_det", "sdp_mixed"]))
+def test_numbers_whose_squares_are_none_break_no_batch(engine: str, name: str) -> None:
+    """Moreau and Clarabel break off on some of them, with what is no ``Exception`` of Python."""
+    theta = family(name).theta(4)
+    expected = make_engine(engine).solve(family(name).program, theta)
+    for size in (1e150, 1e250):
+        huge = theta.clone()
+        huge[1] *= size
+        found = make_engine(engine).solve(family(name).program, huge)
+        assert found.statuses[::2] == expected.statuses[::2]

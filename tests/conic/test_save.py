@@ -11,10 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from drolayers.conic.program import AffineMap, ConeProgram
+from drolayers import files
+from drolayers.conic.program import FORMAT, AffineMap, ConeProgram
 from drolayers.conic.registry import make_engine
 from drolayers.errors import ModelError
+from tests import damage
 from tests.conic.families import BUILDERS, GENERAL, family
+from tests.learning.small import shop
 
 
 @pytest.mark.parametrize("name", list(BUILDERS))
@@ -101,3 +104,39 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(ModelError, match=r"other\.safetensors is not a compiled program"):
         ConeProgram.load(tmp_path / "other.safetensors")
+
+
+def program(name: str) -> ConeProgram:
+    return shop().problem.program if name == "shop" else family(name).program
+
+
+@pytest.mark.parametrize(("name", "engine"), [("shop", "auto"), ("qp_weights", "moreau")])
+def test_damaged_programs_are_refused_before_they_are_built(name: str, engine: str, tmp_path: Path) -> None:
+    """Whatever a header or a tensor says, a program comes of it that can be used, or one sentence."""
+    file = tmp_path / "program"
+    program(name).save(file)
+    header, tensors = files.load(file, "compiled program", FORMAT)
+    theta = torch.ones(1, program(name).feature_size, dtype=torch.float64)
+
+    def use(loaded: ConeProgram) -> None:
+        make_engine(engine).solve(loaded, theta.clone().requires_grad_()).primal.nan_to_num().sum().backward()
+
+    assert not damage.refused(file, ConeProgram.load, use)
+    changed = {told: (header, other) for told, other in damage.tensors(tensors)}
+    for path in damage.places(header):
+        if path[0] != "format" and path[-1] != "key":
+            changed |= {f"{path}: {junk}": (damage.put(header, path, junk), tensors) for junk in damage.JUNK}
+    refused = {}
+    for told, (head, parts) in changed.items():
+        files.save(file, head, parts)
+        refused[told] = damage.refused(file, ConeProgram.load, use)
+    for path in (("cones", "exp"), ("cones", "zero"), ("columns",), ("variables", 0, "offset")):
+        assert all(refused[f"{path}: {junk}"] for junk in (-1, 10**12, 10**30, True, 1.5, "x", [3], None))
+    for junk in (-1, [10**12], [10**30], [-1.0], ["x"]):
+        assert refused[f"{('cones', 'soc')}: {junk}"]
+        assert refused[f"{('parameters', 0, 'shape')}: {junk}"]
+    for part in [part for part in tensors if tensors[part].numel()]:
+        assert all(refused[f"{part}: {told}"] for told in ("left out", "a matrix", "one more", "the other type"))
+    assert refused["A_indptr: backwards"]
+    assert refused["A_indices: with 1000000000000"]
+    assert not any(answer for told, answer in refused.items() if told.startswith("q_map.constant: with"))

@@ -349,3 +349,22 @@ def test_one_type_of_nominal_distribution() -> None:
     checked = dro.Nominal.of([atoms, weights], DIM, 3)
     assert checked.atoms.dtype == torch.float64
     torch.testing.assert_close(checked.mean(checked.atoms), (weights[..., None] * atoms).sum(1).double())
+
+
+def test_more_atoms_than_any_machine_holds_are_one_sentence() -> None:
+    with pytest.warns(UserWarning, match="padded"):
+        nominal = KNN(10**12).fit(*data(5))
+    with pytest.raises(dro.ModelError, match="asks for 1000000000000 atoms and has 5 training points: ask for fewer"):
+        nominal(data(2, seed=1)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_that_do_not_fit_together_are_not_loaded(kind: str) -> None:
+    state = KINDS[kind]().fit(*data()).state_dict()
+    for name, value in state.items():
+        if value.dim() and len(value) > 1:
+            with pytest.raises(RuntimeError, match=r"do not fit together"):
+                KINDS[kind]().load_state_dict({**state, name: value[:-1]})
+    if "left" in state:
+        with pytest.raises(RuntimeError, match="left must lead from every node to a later one"):
+            KINDS[kind]().load_state_dict({**state, "left": torch.zeros_like(state["left"])})

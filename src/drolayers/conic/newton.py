@@ -86,7 +86,11 @@ def polished(
             best = (x, z, s, left)
         if left <= ENOUGH * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(v).max(initial=0.0))):
             break
-        U, H = basis(cones, z, s, 0.0)
+        try:
+            U, H = basis(cones, z, s, 0.0)
+        except np.linalg.LinAlgError:
+            # Numbers whose squares are none lie on no face.
+            break
         # Where there are more active rows than unknowns, a step meets all of them at the end only.
         step = solve(P, A, U, H, -missing, -(U.T @ beside), exactly=False)
         if step is None or not all(np.isfinite(part).all() for part in step):

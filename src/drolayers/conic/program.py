@@ -25,8 +25,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drolayers.conic.stored import check_program
 from drolayers.errors import ModelError, ShapeError
-from drolayers.files import load, save
+from drolayers.files import load, must, save
 
 FORMAT = 2
 
@@ -81,6 +82,12 @@ class Cones:
         blocks = (*self.soc, *triangles, *[3] * (self.exp + len(self.power)))
         rows, kinds = self.zero + self.nonneg + sum(blocks), frozenset(k for k, v in self.given.items() if v)
         vars(self).update(blocks=blocks, rows=rows, kinds=kinds)
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any]) -> Cones:
+        """Those of a saved program."""
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in header["cones"].items()}
+        return cls(**given)
 
     @property
     def polyhedral(self) -> bool:
@@ -359,29 +366,32 @@ class ConeProgram:
     @classmethod
     def load(cls, path: str | Path) -> ConeProgram:
         """Read a program written by :meth:`save`; only tensors and JSON are read, never code."""
-        header, tensors = load(path, "compiled program", FORMAT)
+        header, tensors = load(path, "compiled program", FORMAT, _check)
 
         def slots(entries: list[dict[str, Any]]) -> tuple[Slot, ...]:
             # The numbers that CVXPY gave in another process may be anybody's here: slots are found by their names.
             return tuple(Slot(e["name"], e["offset"], tuple(e["shape"]), -1) for e in entries)
 
-        try:
-            cones: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["cones"].items()}
-            parts: dict[str, Any] = {
-                f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
-                for f in fields(cls)
-                if f"{f.name}.entry" in tensors
-            }
-            parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
-            return cls(
-                cones=Cones(**cones),
-                columns=header["columns"],
-                variables=slots(header["variables"]),
-                parameters=slots(header["parameters"]),
-                **parts,
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{path} is not a compiled program: {error!r} is wrong in it.") from None
+        parts: dict[str, Any] = {
+            f.name: AffineMap(*(tensors[f"{f.name}.{g.name}"] for g in fields(AffineMap)))
+            for f in fields(cls)
+            if f"{f.name}.entry" in tensors
+        }
+        parts |= {name: tensor for name, tensor in tensors.items() if "." not in name}
+        return cls(
+            cones=Cones.read(header),
+            columns=header["columns"],
+            variables=slots(header["variables"]),
+            parameters=slots(header["parameters"]),
+            **parts,
+        )
+
+
+def _check(header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """What a file says, and that its cones have as many rows as its matrix."""
+    check_program(header, tensors)
+    rows = tensors["A_indptr"].numel() - 1
+    must("cones", Cones.read(header).rows == rows, f"of {rows} rows in all")
 
 
 def matrices(program: ConeProgram, values: Values, item: int) -> tuple[sp.csr_array, sp.csr_array]:

@@ -386,6 +386,9 @@ class DecisionFocusedLearner(Judged, Decider):
         storage.restore(path, learner.pipeline_.model, "model", tensors)
         assert learner.pipeline_.nominal is not None
         storage.restore(path, learner.pipeline_.nominal, "nominal", tensors)
+        saved, dim = learner.pipeline_.nominal.outcomes.shape[1], problem.ambiguity.y.dim
+        if header["nominal"] is not None and saved != dim:
+            raise ModelError(f"{path} was saved with outcomes of {saved} entries, and y of the problem has {dim}.")
         learner.history_, learner.report_, learner.calibration_rows_ = {}, Findings(), None
         learner.seen_ = tensors.get("seen", torch.zeros(0, dtype=torch.int64))
         learner.scores_ = tensors.get("scores", torch.zeros(0, dtype=torch.float64))

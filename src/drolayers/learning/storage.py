@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from drolayers import files
 from drolayers.errors import ModelError
+from drolayers.files import must
 from drolayers.layer import DROLayer
 from drolayers.learning.calibration import Calibration, checked_scales
 from drolayers.learning.headers import check_header
@@ -50,12 +51,12 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header and the tensors of a saved learner, both checked before anything is made of them."""
-    header, tensors = files.load(path, "saved learner", FORMAT)
-    try:
+
+    def check(header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         check_header(header, {name: tuple(value.shape) for name, value in tensors.items()})
-    except ModelError as error:
-        raise ModelError(f"{path} is not a saved learner that can be used: {error}") from None
-    return header, tensors
+        must("seen", tensors.get("seen", torch.zeros(0, dtype=torch.int64)).dtype == torch.int64, "whole numbers")
+
+    return files.load(path, "saved learner", FORMAT, check)
 
 
 def restore(path: str | Path, module: nn.Module, part: str, tensors: dict[str, Tensor]) -> None:

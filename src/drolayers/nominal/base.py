@@ -18,6 +18,9 @@ from drolayers.ambiguity.nominal import Nominal
 from drolayers.checks import number, real, whole
 from drolayers.errors import ModelError, ShapeError
 
+PADDING = 1_000_000
+"""Atoms without weight that are added at most."""
+
 
 class NominalDistribution(nn.Module, ABC):
     """Weights ω_n(z) over training outcomes; called on ``z (batch, dz)`` it gives atoms and weights.
@@ -130,6 +133,11 @@ class NominalDistribution(nn.Module, ABC):
         weights, index = raw.topk(min(self.atoms, raw.shape[1]), dim=1)
         if self.atoms > weights.shape[1]:
             missing = self.atoms - weights.shape[1]
+            if missing > PADDING:
+                raise ModelError(
+                    f"{type(self).__name__} asks for {self.atoms} atoms and has {raw.shape[1]} training points: ask "
+                    "for fewer."
+                )
             weights = nn.functional.pad(weights, (0, missing))
             index = nn.functional.pad(index, (0, missing))
         # Atoms without weight may be anything; a copy of the heaviest lies in every support that the others do.
@@ -169,6 +177,22 @@ class NominalDistribution(nn.Module, ABC):
             if saved is not None and saved.shape != buffer.shape:
                 setattr(self, name, buffer.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        *_, errors = rest
+        if why := self.misfit():
+            errors.append(f"{prefix}{why}")
+
+    def misfit(self) -> str | None:
+        """What is wrong with what was learnt or loaded, in a few words; None if all fits together."""
+        points = len(self.covariates) if self.covariates.dim() else -1
+        if not points and not self.outcomes.numel():
+            return None
+        shapes = [tuple(t.shape) for t in (self.covariates, self.outcomes, self.shift, self.scale)]
+        width, dim = (shape[1] if len(shape) == 2 else -1 for shape in shapes[:2])
+        if shapes != [(points, width), (points, dim), (width,), (width,)] or dim == 0:
+            return f"covariates, outcomes, shift and scale have shapes {shapes}, which do not fit together"
+        if not all(bool(t.isfinite().all()) for t in (self.covariates, self.outcomes, self.shift, self.scale)):
+            return "covariates, outcomes, shift and scale hold NaN or infinity"
+        return None if bool((self.scale > 0).all()) else "scale must be positive"
 
 
 @final
@@ -262,6 +286,11 @@ class Kernel(NominalDistribution):
         weights = (1.0 - squared).clamp(min=0.0)
         nearest = torch.zeros_like(weights).scatter(1, squared.argmin(1, keepdim=True), 1.0)
         return torch.where(weights.sum(1, keepdim=True) > 0, weights, nearest)
+
+    def misfit(self) -> str | None:
+        """A width is one positive number."""
+        right = not self.width.dim() and 0 < float(self.width) < np.inf
+        return super().misfit() or (None if right else "width must be one positive number")
 
 
 def distances(z: Tensor, covariates: Tensor, exclude: Tensor | None) -> Float[Tensor, "batch training"]:

@@ -121,6 +121,22 @@ class Forest(NominalDistribution):
             others = (~hidden).to(total)
         return torch.where(total.sum(1, keepdim=True) > 0, total, others)
 
+    def misfit(self) -> str | None:
+        """Children stand behind their parents, so that every path ends."""
+        if why := super().misfit():
+            return why
+        (points, width), shape = self.covariates.shape, self.left.shape
+        tables = [tuple(t.shape) for t in (self.left, self.right, self.feature, self.threshold)]
+        if len(shape) != 2 or set(tables) != {tuple(shape)} or tuple(self.leaf.shape) != (shape[0], points):
+            return f"the tables of its trees have shapes {[*tables, tuple(self.leaf.shape)]}, which do not fit together"
+        node, inner = torch.arange(shape[1], device=self.left.device), self.left >= 0
+        for name in ("left", "right"):
+            child = getattr(self, name)
+            if bool((inner & ((child <= node) | (child >= shape[1]))).any()):
+                return f"{name} must lead from every node to a later one"
+        right = bool(((self.feature >= 0) & (self.feature < width)).all())
+        return None if right else f"feature must lie between 0 and {width - 1}"
+
 
 def _rounded_down(threshold: Tensor) -> Tensor:
     """The largest single-precision number below: scikit-learn compares single-precision covariates with thresholds."""

@@ -11,7 +11,7 @@ import torch
 
 from drolayers.conic.program import ConeProgram, Values, matrices
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points
+from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points, panicked
 from drolayers.status import Status
 
 
@@ -64,7 +64,12 @@ class Clarabel:
             *(clarabel.ExponentialConeT() for _ in range(cones.exp)),
             *(clarabel.PowerConeT(a) for a in cones.power),
         ]
-        found = clarabel.DefaultSolver(sp.csc_matrix(sp.triu(P)), q, sp.csc_matrix(A), b, parts, settings).solve()
+        try:
+            found = clarabel.DefaultSolver(sp.csc_matrix(sp.triu(P)), q, sp.csc_matrix(A), b, parts, settings).solve()
+        except BaseException as error:
+            if not panicked(error):
+                raise
+            return np.zeros_like(q), np.zeros_like(b), np.zeros_like(b), Status.FAILED, 0
         verdict = {
             "Solved": Status.OPTIMAL,
             "PrimalInfeasible": Status.INFEASIBLE,

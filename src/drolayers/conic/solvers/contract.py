@@ -64,6 +64,11 @@ class Points:
         return cls(torch.zeros_like(values.q), nothing, nothing, unfinished, torch.zeros_like(unfinished))
 
 
+def panicked(error: BaseException) -> bool:
+    """Whether a solver that is written in Rust broke off, as on numbers whose squares are none: no ``Exception``."""
+    return type(error).__name__ == "PanicException"
+
+
 class Solver(Protocol):
     """How a batch of programs is solved. Implementations are immutable and safe to share between threads."""
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import WarmStart
-from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points
+from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points, panicked
 from drolayers.errors import MissingExtraError
 from drolayers.status import Status
 
@@ -49,6 +49,11 @@ class SolverPool:
             while len(known) > self._size:
                 known.popitem(last=False)
             return known[key]
+
+    def drop(self, program: ConeProgram, key: Any) -> None:
+        """Forget the solver for a purpose."""
+        with self._lock:
+            self._solvers[program].pop(key, None)
 
     def batch_size(self, program: ConeProgram, items: int) -> int:
         """The size to pad a batch to.
@@ -107,7 +112,14 @@ class Moreau:
         with lock, warnings.catch_warnings():
             # A warm start that leads nowhere is retried cold by Moreau itself, which says so.
             warnings.simplefilter("ignore")
-            x, z, s, codes, iterations = _run(solver, data, warm)
+            try:
+                x, z, s, codes, iterations = _run(solver, data, warm)
+            except BaseException as error:
+                if not panicked(error):
+                    raise
+                # The second route takes the items one by one, so that one does not stand for the others.
+                self._pool.drop(program, key)
+                return Points.none(values)
         # On CUDA a batch of one comes back without its dimension.
         codes, iterations = torch.atleast_1d(codes)[:items], torch.atleast_1d(iterations)
         verdict = torch.full_like(codes, int(Status.FAILED))
