@@ -367,7 +367,9 @@ def test_reasons_are_true_where_the_least_loss_is_not_kept() -> None:
     assert reason.startswith("Training on decisions did not help on")
     what, reason = _reason([(0, *usual), (2, *clear), (9, *lucky)])
     assert "rate 1" in what
-    assert "than what it began with by more than 2 standard errors on validation data, and the long one was not" in reason
+    assert (
+        "than what it began with by more than 2 standard errors on validation data, and the long one was not" in reason
+    )
     what, reason = _reason([(0, *usual), (2, *clear), (9, *worse)])
     assert reason.startswith("A short training was better on validation data than the long one")
     what, reason = _reason([(0, *usual), (2, *lucky), (9, *clear)])
