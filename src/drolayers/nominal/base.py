@@ -230,11 +230,11 @@ class Kernel(NominalDistribution):
         super().__init__(max_atoms, standardize)
         if kind not in ("gaussian", "epanechnikov"):
             raise ModelError(f"kind must be 'gaussian' or 'epanechnikov', not {kind!r}.")
-        if isinstance(bandwidth, str):
-            if bandwidth not in ("silverman", "scott"):
-                raise ModelError(f"bandwidth must be a number, 'silverman' or 'scott', not {bandwidth!r}.")
-        elif not 0 < number("bandwidth", bandwidth) < np.inf:
-            raise ModelError(f"bandwidth must be positive and finite, not {bandwidth!r}.")
+        named = isinstance(bandwidth, str)
+        if not (bandwidth in ("silverman", "scott") if named else 0 < number("bandwidth", bandwidth) < np.inf):
+            raise ModelError(
+                f"bandwidth must be a positive and finite number, 'silverman' or 'scott', not {bandwidth!r}."
+            )
         self.kind, self.bandwidth = kind, bandwidth
         self.register_buffer("width", torch.ones((), dtype=torch.float64))
 
