@@ -138,12 +138,12 @@ class External:
             if not pending.size:
                 break
             missing = count - pool.found[pending]
-            jobs = (
+            asked = (
                 Job(Instance.of(program, pool.values, int(i)), int(m), excluded[i], *settings)
                 for i, m in zip(pending, missing, strict=True)
             )
             answers: list[Found] = joblib.Parallel(n_jobs=self.jobs)(
-                joblib.delayed(self.solver.do)(job) for job in jobs
+                joblib.delayed(self.solver.do)(job) for job in asked
             )
             item = pending.repeat([len(found.points) for found in answers])
             points = np.array([p for found in answers for p in found.points]).reshape(item.size, integers)
