@@ -34,15 +34,12 @@ from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED
 from drolayers.learning.second import SecondTraining
-from drolayers.learning.settings import Network, Settings, Stage, Trainer, check_places
+from drolayers.learning.settings import MARGIN, Network, Settings, Stage, Trainer, check_places
 from drolayers.learning.training import alone, claim
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.writing import writing
-
-MARGIN = 1e-3
-"""Room that the default projection leaves, relative to what the nominal distribution needs."""
 
 
 class DecisionFocusedLearner(Judged, Decider):

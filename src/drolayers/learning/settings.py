@@ -30,6 +30,9 @@ FIRST_RATE = 1e-2
 MOST = 50
 """Items a step, where there are enough points."""
 
+MARGIN = 1e-3
+"""Room that the default projection leaves, relative to what the nominal distribution needs."""
+
 
 @dataclass(frozen=True)
 class Annealed:
