@@ -48,6 +48,8 @@ CALLS = {
     "forest": "import drolayers as dro, torch; dro.nominal.Forest().fit(torch.rand(9, 1), torch.rand(9, 1))",
     "plot": "from drolayers.plot import _panels; _panels(None, 1)",
     "cli": "import drolayers.cli",
+    # When the layer is made, not at its first call.
+    "scip": "import sys; sys.modules['pyscipopt'] = None; import drolayers.integer as i; i.make_oracle('scip')",
 }
 
 

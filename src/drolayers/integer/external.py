@@ -12,7 +12,7 @@ import numpy as np
 from drolayers.checks import whole
 from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.errors import ModelError
-from drolayers.extras import require
+from drolayers.extras import needs, require
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.instance import Instance, Row, exclusion
 from drolayers.integer.oracle import Candidates, check_cones, check_positive
@@ -105,6 +105,8 @@ class External:
     pool: bool | None = None
 
     def __post_init__(self) -> None:
+        # Looked for at once, and imported by who works with it.
+        needs(self.name, "joblib", self.solver.package.split(".")[0])
         check_positive("tolerance", self.tolerance)
         check_positive("time_limit", self.time_limit)
         if whole("jobs", self.jobs, -sys.maxsize) == 0:
