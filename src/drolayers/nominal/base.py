@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import number, real, whole
+from drolayers.checks import finite, number, real, whole
 from drolayers.errors import ModelError, ShapeError
 
 
@@ -285,7 +285,5 @@ def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
         raise ShapeError(f"{name} must be a table of numbers: {error}") from error
     if found.dim() != 2 or not found.shape[1]:
         raise ShapeError(f"{name} must have shape (N, columns), not {tuple(found.shape)}.")
-    if not bool(found.isfinite().all()):
-        where = (~found.isfinite().all(1)).nonzero()[:8, 0].tolist()
-        raise ShapeError(f"{name} holds NaN or infinity in rows {where}: drop or impute them first.")
+    finite(name, found)
     return found.clone()
