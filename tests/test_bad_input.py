@@ -66,6 +66,10 @@ def test_models_are_refused(wrong) -> None:
         lambda: {"training": dro.Stage(clip=-1.0)},
         lambda: {"training": dro.Stage(patience=0)},
         lambda: {"training": dro.Stage(temperature="a")},
+        lambda: {"training": dro.Stage(rate=None)},
+        lambda: {"training": dro.Stage(decay=None)},
+        lambda: {"training": dro.Stage(decay=lambda epoch: 2.0)},
+        lambda: {"training": dro.Stage(smoothing=None)},
         lambda: {"training": 30},
         lambda: {"objective": "median"},
     ],
@@ -73,6 +77,26 @@ def test_models_are_refused(wrong) -> None:
 def test_learners_are_refused(setting) -> None:
     with pytest.raises(dro.ModelError):
         dro.DecisionFocusedLearner(problem(), **setting()).fit(np.zeros((4, 1)), np.ones((4, 2)))
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting", "value"),
+    [
+        ("pretraining", "anchor", 1.0),
+        ("pretraining", "temperature", 2.0),
+        ("pretraining", "gradient", "exact"),
+        ("pretraining", "smoothing", 0.1),
+        ("pretraining", "violations", 0.1),
+        ("pretraining", "coverage", 0.9),
+        ("training", "locations", "outcomes"),
+    ],
+)
+def test_settings_of_the_other_training_are_refused(stage: str, setting: str, value: object) -> None:
+    """They were ignored; one that is as it is by default was not given."""
+    other = {"pretraining": "training", "training": "pretraining"}[stage]
+    learner = dro.DecisionFocusedLearner(problem(), **{stage: dro.Stage(1, **{setting: value})})
+    with pytest.raises(dro.ModelError, match=rf"{setting}={value!r}.* give it to {other}=dro.Stage\(\.\.\.\)"):
+        learner.fit(np.zeros((4, 1)), np.ones((4, 2)))
 
 
 def test_a_directory_that_cannot_be_made(tmp_path) -> None:

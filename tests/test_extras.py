@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import drolayers as dro
+
 EXTRAS = [
     "lightning",
     "tensorboard",
@@ -48,6 +50,8 @@ CALLS = {
     "forest": "import drolayers as dro, torch; dro.nominal.Forest().fit(torch.rand(9, 1), torch.rand(9, 1))",
     "plot": "from drolayers.plot import _panels; _panels(None, 1)",
     "cli": "import drolayers.cli",
+    # When the layer is made, not at its first call.
+    "scip": "import sys; sys.modules['pyscipopt'] = None; import drolayers.integer as i; i.make_oracle('scip')",
 }
 
 
@@ -59,6 +63,17 @@ def bare(code: str) -> subprocess.CompletedProcess[str]:
 def test_the_layer_works_without_extras() -> None:
     done = bare(LAYER)
     assert done.stdout == "decided\n", done.stderr
+
+
+def test_what_is_listed_is_there() -> None:
+    """For ``help(dro)`` and ``from drolayers import *``, which ask for every name."""
+    listing = "import inspect, drolayers as dro; print(*[n for n, _ in inspect.getmembers(dro)], *dro.__all__)"
+    done = bare(f"from drolayers import *\n{listing}")
+    assert done.returncode == 0, done.stderr
+    assert {"DROLayer", "nominal", "plot"} <= set(done.stdout.split())
+    assert not {"Stage", "baselines", "metrics", "objectives"} & set(done.stdout.split())
+    assert {"Stage", "baselines", "metrics", "objectives"} <= set(dir(dro))
+    assert {"Stage", "choose"} <= set(dro.__all__)
 
 
 @pytest.mark.parametrize("part", CALLS)

@@ -425,4 +425,20 @@ def test_baselines(name: str) -> None:
     Z, caps = rng.normal(size=(30, 2)), rng.uniform(3.0, 5.0, (30, DIM))
     Y = np.minimum(np.abs(Z + 2.0), caps)
     model = getattr(dro.baselines, name)(known).fit(Z, Y, known={"hi": caps})
-    assert np.isfinite(model.decide(Z, {"hi": caps})[known.variables[0]]).all()
+    x, lower = (model.decide(Z, {"hi": hi})[known.variables[0]] for hi in (caps, 0.6 * caps))
+    if name == "PredictionFocused":
+        # The only one with a set: nothing above the support is worth stocking.
+        assert (x <= caps + 1e-5).all()
+        assert (lower <= 0.6 * caps + 1e-5).all()
+        assert np.abs(x - lower).max() > 0.1
+        return
+    # By hand: an item is short with probability 1/3 at the optimum, 1 - 4 / 3 + 0.5 · 2 / 3 = 0; a point is stocked.
+    atoms = model.nominal_(torch.as_tensor(Z))[0].sort(1).values.numpy() if name == "WeightedSampleAverage" else None
+    low, high = {
+        "SampleAverage": lambda: (np.sort(Y, 0)[19], np.sort(Y, 0)[20]),
+        "WeightedSampleAverage": lambda: (atoms[:, 13], atoms[:, 13]),
+        "MeanPrediction": lambda: 2 * (np.maximum(model.predict_mean(Z), 0.0),),
+        "NoSet": lambda: 2 * (np.maximum(model.learner_.predict_set(Z, {"hi": caps})["0.mu"], 0.0),),
+    }[name]()
+    assert ((low - 1e-4 <= x) & (x <= high + 1e-4)).all()
+    np.testing.assert_allclose(lower, x, atol=1e-4)

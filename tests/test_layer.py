@@ -221,6 +221,13 @@ def test_settings_are_checked(settings: dict, said: str) -> None:
         layer_of(soc2(), **settings)
 
 
+def test_the_old_name_of_an_engine_is_told_where_it_is_given() -> None:
+    with pytest.warns(FutureWarning, match="is now 'clarabel'") as warned:
+        layer = dro.DROLayer(soc2().problem, engine="diffcp")
+    assert warned[0].filename == __file__
+    assert layer.engine.solver.name == "clarabel"
+
+
 def test_only_problems_make_layers() -> None:
     with pytest.raises(dro.ModelError, match="DecisionProblem"):
         dro.DROLayer(cp.Problem(cp.Minimize(0)))

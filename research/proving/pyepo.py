@@ -270,7 +270,7 @@ def tuned(tried: list[Decide], cost: Callable[[Decide], float]) -> tuple[Decide,
 def squares(Z: Array, Y: Array) -> MeanModel:
     """Least squares as a model that can be trained on."""
     model = MeanModel(Z.shape[1], Y.shape[1], ())
-    model.calibrate(torch.as_tensor(Z), torch.as_tensor(Y))
+    model.take_units(torch.as_tensor(Z), torch.as_tensor(Y))
     inner = ((torch.as_tensor(Z) - model.input_shift) / model.input_scale).numpy()
     aims = ((torch.as_tensor(Y) - model.output_shift) / model.output_scale).numpy()
     found = np.linalg.lstsq(np.column_stack([inner, np.ones(len(Z))]), aims, rcond=None)[0]

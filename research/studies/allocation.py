@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.checks import whole
 from drolayers.cost.risk import cvar
+from drolayers.learning.model import above_zero
 from drolayers.nominal.base import NominalDistribution, distances
 from drolayers.problem import DecisionProblem
 from drolayers.uncertainty import Uncertain
@@ -114,8 +115,8 @@ class AssetModel(nn.Module):
         own = z[:, :-OF_MARKET].reshape(len(z), self.assets, OF_ASSET)
         seen = torch.cat([own, market[:, None].expand(-1, self.assets, -1)], 2)
         expected = self.centre + self.unit * self.expected(seen)[..., 0]
-        # softplus(ln(e - 1)) = 1: an output of zero gives the variance of uncorrelated coordinates.
-        sigma = self.assets * nn.functional.softplus(self.spread(market) + 0.5413248546129181)
+        # An output of zero gives the variance of uncorrelated coordinates.
+        sigma = self.assets * above_zero(self.spread(market))
         return torch.cat([expected @ self.root.T, sigma], 1)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.learning.model import above_zero
 from drolayers.nominal.base import NominalDistribution, distances, matrix
 
 PENALTIES = tuple(10.0**k for k in range(-1, 4))
@@ -144,6 +145,6 @@ class AroundForecast(nn.Module):
         """μ and σ."""
         inner = (z - self.forecast.shift) / self.forecast.scale
         correction, factor = (network(inner) for network in self.networks)
-        # softplus(ln(e - 1)) = 1: an output of zero gives the variance of the residuals.
-        sigma = self.deviation**2 * nn.functional.softplus(factor + 0.5413248546129181)
+        # An output of zero gives the variance of the residuals.
+        sigma = self.deviation**2 * above_zero(factor)
         return torch.cat([self.forecast(z) + self.deviation * correction, sigma], 1)

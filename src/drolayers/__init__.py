@@ -82,6 +82,8 @@ _HOME = {
     "fragility": "cost.risk",
     "recourse": "cost.recourse",
 }
+_LEARNING = ("learning", "learning.objectives", "baselines", "metrics")
+"""Homes that need the extra ``learning``."""
 _MODULES = {
     "baselines": "baselines",
     "metrics": "metrics",
@@ -148,4 +150,15 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, "__version__"})
+    """What is installed; a name that is not says which extra to install."""
+    from drolayers.extras import LEARNING, absent
+
+    homes = {**_HOME, **_MODULES}
+    if absent(*LEARNING):
+        homes = {name: home for name, home in homes.items() if home not in _LEARNING}
+    return sorted({*homes, "__version__"})
+
+
+if not TYPE_CHECKING:
+    # ``from drolayers import *`` takes what is there.
+    __all__ = [name for name in __all__ if name in __dir__()]

@@ -60,6 +60,14 @@ def real(name: str, value: Any) -> None:
         raise ShapeError(f"{name} holds dates or durations: turn them into numbers of your choice first.")
 
 
+def finite(name: str, table: Any) -> None:
+    """Refuse a matrix, a tensor, with NaN or infinity in some row."""
+    bad = ~table.isfinite().all(1)
+    if bool(bad.any()):
+        rows = bad.nonzero()[:8, 0].tolist()
+        raise ShapeError(f"{name} holds NaN or infinity in rows {rows}: drop or fill them first.")
+
+
 def numbers(name: str, value: Any) -> NDArray[np.float64]:
     """An array of real numbers; infinities are left to the caller."""
     try:

@@ -8,6 +8,9 @@ from typing import Any
 
 from drolayers.errors import MissingExtraError
 
+LEARNING = ("lightning", "sklearn", "safetensors")
+"""Without these there is no learning."""
+
 
 def require(module: str, extra: str) -> Any:
     """An optional module."""
@@ -15,9 +18,14 @@ def require(module: str, extra: str) -> Any:
     return import_module(module)
 
 
+def absent(*packages: str) -> list[str]:
+    """Those that are not installed."""
+    return [package for package in packages if find_spec(package) is None]
+
+
 def needs(extra: str, *packages: str) -> None:
     """Raise unless all packages of an extra can be imported."""
-    if missing := [package for package in packages if find_spec(package) is None]:
+    if missing := absent(*packages):
         verb = "is" if len(missing) == 1 else "are"
         raise MissingExtraError(
             f"{', '.join(missing)} {verb} not installed: pip install 'drolayers[{extra}]' brings what is missing."

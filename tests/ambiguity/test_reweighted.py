@@ -93,14 +93,9 @@ def test_second_stages_need_be_feasible_at_atoms_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["chi2", "kl"])
 def test_it_is_learnt(kind: str) -> None:
-    from tests.learning.small import learner, sales
+    from tests.learning.small import assert_learnt, bets
 
-    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
-    cost = cp.sum(x) + cp.sum(cp.maximum(4.0 * (y - x), x - y))
-    problem = dro.DecisionProblem(cost, [], dro.Divergence(y, 5, kind))
-    fitted = learner(problem).fit(*sales())
-    assert np.isfinite(fitted.score(*sales(seed=1)))
-    assert float(fitted.predict_set(sales()[0])["radius"].min()) >= 0.0
+    assert_learnt(*bets(lambda y: dro.Divergence(y, 20, kind)))
 
 
 def test_bad_settings_are_one_sentence() -> None:

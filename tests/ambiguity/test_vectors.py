@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from tests.learning.small import assert_learnt, learner
 
 m = dro.moments
 DIM = 5
@@ -100,9 +101,18 @@ def test_means_are_learnt() -> None:
     generator = torch.Generator().manual_seed(0)
     z = torch.rand(40, 1, generator=generator)
     demand = 5 + z + torch.rand(40, 3, generator=generator)
-    for moments in ([m.Mean(), m.Variance()], [m.Mean(sigma=None), 2 * m.Variance()]):
-        ambiguity = dro.MomentSet(y, moments)
-        learner = dro.DecisionFocusedLearner(
-            dro.DecisionProblem(cost, [], ambiguity), pretraining=dro.Stage(1), training=dro.Stage(1)
-        ).fit(z, demand)
-        assert bool(torch.isfinite(torch.as_tensor(learner.decide(z)[x])).all())
+    # An equation takes the nominal mean where it is projected.
+    for moments, given in (([m.Mean(), m.Variance()], ["0.mu"]), ([m.Mean(sigma=None), 2 * m.Variance()], [])):
+        problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, moments))
+        fitted = [
+            learner(problem, pretraining__epochs=epochs, training=None, projection=None).fit(z, demand)
+            for epochs in (0, 20)
+        ]
+        errors = [float((one.predict_set(z)["0.mu"] - (5.5 + z)).abs().mean()) for one in fitted]
+        assert errors[1] < errors[0]
+        assert_learnt(problem, z, demand, given)
+        projected = learner(problem, training=None).fit(z, demand)
+        atoms, weights = projected.pipeline_.nominal(z.double())
+        mean = (weights[..., None] * atoms).sum(1)
+        found = projected.predict_set(z)
+        assert bool(((found["0.mu"] - mean).abs() <= found.get("0.sigma", torch.zeros(())) + 1e-9).all())

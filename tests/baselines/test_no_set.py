@@ -97,3 +97,9 @@ def test_integers() -> None:
     assert lots.any()
     np.testing.assert_array_equal(decision[shop.lots], lots)
     np.testing.assert_allclose(decision[shop.retail] + 2.0 * lots, np.maximum(points, 2.0 * lots), atol=1e-5)
+
+
+def test_settings_of_the_other_training_are_refused() -> None:
+    policy = NoSet(Shop().problem, pretraining=dro.Stage(3, violations=0.1))
+    with pytest.raises(dro.ModelError, match=r"give it to training=dro.Stage"):
+        policy.fit(*sales())

@@ -229,7 +229,7 @@ def test_wrong_names() -> None:
         make_engine().solve(family("socp").program, family("socp").theta(1)).checked("ignore")
     with pytest.raises(ModelError, match="power cones"):
         make_engine("batched").solve(family("power").program, family("power").theta(1))
-    with pytest.warns(DeprecationWarning, match="clarabel"):
+    with pytest.warns(FutureWarning, match="clarabel"):
         assert make_engine("diffcp").name == "clarabel"
 
 

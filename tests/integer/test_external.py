@@ -54,10 +54,8 @@ def test_a_point_that_comes_back_although_excluded_ends_the_search_without_a_pro
 
 
 def test_a_package_that_is_missing() -> None:
-    family = pure(np.random.default_rng(3), 2)
-    absent = External(MIPSolver("absent", "drolayers_absent", LINEAR, stuck, tolerance=1e-9))
     with pytest.raises(MissingExtraError, match=r"pip install 'drolayers\[absent\]'"):
-        absent.best(family.program, family.values, 1)
+        External(MIPSolver("absent", "drolayers_absent", LINEAR, stuck, tolerance=1e-9))
 
 
 @pytest.mark.parametrize(

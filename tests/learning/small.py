@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,32 @@ def learner(problem: dro.DecisionProblem, **settings: Any) -> dro.DecisionFocuse
         changes.setdefault(part, {})[key] = settings.pop(name)
     parts |= {part: parts[part].but(**changed) for part, changed in changes.items()}
     return dro.DecisionFocusedLearner(problem, **{**parts, **settings})
+
+
+def assert_learnt(problem: dro.DecisionProblem, Z: Any, Y: Any, given: Sequence[str] = (), **settings: Any) -> None:
+    """Parameters, but for those that the projection gives, move in the second training, and its loss falls.
+
+    The loss is that of training epochs, with exact gradients: for problems without integers, whose loss has no
+    temperature.
+    """
+    start = learner(problem, training__epochs=0, **settings).fit(Z, Y).predict_set(Z)
+    settings = {"training__epochs": 6, "training__rate": 1e-2, "training__gradient": "exact", **settings}
+    found = learner(problem, **settings).fit(Z, Y)
+    for name, value in found.predict_set(Z).items():
+        if name in given:
+            continue
+        moved = np.abs(np.asarray(value) - np.asarray(start[name])).max()
+        assert moved > 1e-3 * np.abs(np.asarray(start[name])).max(), f"{name} has not moved"
+    losses = [row["decision_loss"] for row in found.history_["decision"]]
+    assert losses[-1] < losses[0], "the loss has not fallen"
+
+
+def bets(ambiguity: Callable[[dro.Uncertain], Any]) -> tuple[dro.DecisionProblem, np.ndarray, np.ndarray]:
+    """Two assets, of which the better one is riskier: the size of the set says how much goes where, smoothly."""
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(-y @ x, [cp.sum(x) == 1], ambiguity(y))
+    rng = np.random.default_rng(1)
+    return problem, rng.uniform(size=(60, 1)), np.array([0.4, 0.1]) + np.array([1.0, 0.5]) * rng.normal(size=(60, 2))
 
 
 def weights(learnt: dro.DecisionFocusedLearner) -> np.ndarray:

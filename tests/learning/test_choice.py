@@ -87,9 +87,20 @@ def test_policies_by_name_and_splitters_that_leave_rows_out() -> None:
 def test_known_data_go_with_their_rows() -> None:
     Z, Y, known = shelf_data(30)
     problem = Shelf().problem
-    choice = dro.choose(learner(problem, training=None), Z, Y, cv=3, known=known)
-    assert np.isfinite(choice.chosen.value)
-    assert np.isfinite(choice.best.loss(Z, Y, known))
+    model = learner(problem, training=None)
+    choice = dro.choose(model, Z, Y, cv=3, known=known)
+    rows = {name: np.asarray(values) for name, values in known.items()}
+    found = []
+    for training, rest in KFold(3).split(Z):
+        fold = clone(model).fit(Z[training], Y[training], known={name: v[training] for name, v in rows.items()})
+        found.append(fold.loss(Z[rest], Y[rest], {name: v[rest] for name, v in rows.items()}))
+    assert choice.chosen.value == pytest.approx(np.mean(found))
+    whole = clone(model).fit(Z, Y, known=known)
+    assert choice.best.loss(Z, Y, known) == pytest.approx(whole.loss(Z, Y, known))
+    # Those of other rows are not the same.
+    assert whole.loss(Z, Y, {name: v[::-1].copy() for name, v in rows.items()}) != pytest.approx(
+        whole.loss(Z, Y, known)
+    )
 
 
 @pytest.mark.parametrize(

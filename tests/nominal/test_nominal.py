@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -336,6 +337,12 @@ def test_wrong_input() -> None:
 def test_wrong_settings(make: Callable[[], NominalDistribution]) -> None:
     with pytest.raises(dro.ModelError):
         make()
+
+
+@pytest.mark.parametrize("bandwidth", [None, 0.0, "best"])
+def test_a_wrong_bandwidth_is_told_the_rules(bandwidth: Any) -> None:
+    with pytest.raises(dro.ModelError, match=r"finite number, 'silverman' or 'scott', not"):
+        Kernel(bandwidth=bandwidth)
 
 
 def test_one_type_of_nominal_distribution() -> None:

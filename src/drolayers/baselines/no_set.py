@@ -16,7 +16,7 @@ from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
 from drolayers.learning.data import examples, split
 from drolayers.learning.policy import Decider
-from drolayers.learning.settings import RATE
+from drolayers.learning.settings import RATE, check_places
 from drolayers.nominal import KNN
 from drolayers.problem import DecisionProblem
 
@@ -62,6 +62,7 @@ class NoSet(Decider):
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Train on squared errors, then on decisions; validation data decide which epochs are kept."""
         checked_problem(self.problem, "NoSet")
+        check_places(pretraining=self.pretraining, training=self.training)
         everything = examples(self.problem, Z, Y, known)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])

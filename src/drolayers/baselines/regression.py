@@ -44,7 +44,7 @@ class MeanModel(Standardised):
         self.register_buffer("output_scale", torch.ones(outputs))
         self.double()
 
-    def calibrate(self, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
+    def take_units(self, Z: Float[Tensor, "n dz"], Y: Float[Tensor, "n dim"]) -> None:
         """Take the units from training data."""
         self.take_inputs(Z)
         shift, scale = units(Y)
@@ -159,7 +159,7 @@ def fit_mean(
     for straight in (False, True) if linear and epochs and held_out is not None else (False,):
         generator = torch.Generator().manual_seed(whole("seed", seed, 0))
         model = MeanModel(training.Z.shape[1], training.Y.shape[1], hidden, generator, degree)
-        model.calibrate(training.Z, training.Y)
+        model.take_units(training.Z, training.Y)
         if straight and held_out is not None:
             model.take_linear(training, held_out)
 

@@ -44,7 +44,7 @@ def make_engine(
     if not isinstance(gradient, Exact | Smoothed):
         raise ModelError(f"gradient must be 'exact', 'smoothed', Exact() or Smoothed(level), not {gradient!r}.")
     if engine == "diffcp":
-        warnings.warn("Engine 'diffcp' is now 'clarabel', with our own derivative.", DeprecationWarning, stacklevel=2)
+        warnings.warn("Engine 'diffcp' is now 'clarabel', with our own derivative.", FutureWarning, stacklevel=3)
         engine = "clarabel"
     if isinstance(engine, str):
         if engine not in SOLVERS:

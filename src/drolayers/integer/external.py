@@ -12,7 +12,7 @@ import numpy as np
 from drolayers.checks import whole
 from drolayers.conic import ConeProgram, Engine, Values, default_engine
 from drolayers.errors import ModelError
-from drolayers.extras import require
+from drolayers.extras import needs, require
 from drolayers.integer.boxes import Boxes
 from drolayers.integer.instance import Instance, Row, exclusion
 from drolayers.integer.oracle import Candidates, check_cones, check_positive
@@ -105,6 +105,8 @@ class External:
     pool: bool | None = None
 
     def __post_init__(self) -> None:
+        # Looked for at once, and imported by who works with it.
+        needs(self.name, "joblib", self.solver.package.split(".")[0])
         check_positive("tolerance", self.tolerance)
         check_positive("time_limit", self.time_limit)
         if whole("jobs", self.jobs, -sys.maxsize) == 0:
@@ -138,12 +140,12 @@ class External:
             if not pending.size:
                 break
             missing = count - pool.found[pending]
-            jobs = (
+            asked = (
                 Job(Instance.of(program, pool.values, int(i)), int(m), excluded[i], *settings)
                 for i, m in zip(pending, missing, strict=True)
             )
             answers: list[Found] = joblib.Parallel(n_jobs=self.jobs)(
-                joblib.delayed(self.solver.do)(job) for job in jobs
+                joblib.delayed(self.solver.do)(job) for job in asked
             )
             item = pending.repeat([len(found.points) for found in answers])
             points = np.array([p for found in answers for p in found.points]).reshape(item.size, integers)

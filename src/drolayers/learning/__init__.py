@@ -1,8 +1,8 @@
 """Learning sets from data, for decisions."""
 
-from drolayers.extras import needs
+from drolayers.extras import LEARNING, needs
 
-needs("learning", "lightning", "sklearn", "safetensors")
+needs("learning", *LEARNING)
 
 from drolayers.learning.calibration import Calibration, Disappointment, Report, Share  # noqa: E402
 from drolayers.learning.choice import Choice, choose  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drolayers.checks import number, real
+from drolayers.checks import finite, number, real
 from drolayers.errors import ModelError, ShapeError
 from drolayers.problem import DecisionProblem
 
@@ -37,10 +37,7 @@ def matrix(data: Any, name: str) -> Tensor:
         values = values[:, None]
     if values.dim() != 2 or not values.numel():
         raise ShapeError(f"{name} must be a non-empty table of numbers, not of shape {tuple(values.shape)}.")
-    bad = ~values.isfinite().all(1)
-    if bool(bad.any()):
-        rows = bad.nonzero()[:8, 0].tolist()
-        raise ShapeError(f"{name} holds NaN or infinity in rows {rows}: drop or fill them first.")
+    finite(name, values)
     return values
 
 

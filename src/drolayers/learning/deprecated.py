@@ -8,7 +8,7 @@ from typing import Any
 
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
-from drolayers.learning.settings import Network, Settings
+from drolayers.learning.settings import MARGIN, Network, Settings
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 
@@ -38,8 +38,6 @@ MOVED: dict[str, tuple[tuple[str, str], ...]] = {
 """Where each of them is now."""
 
 OF_LAYER = ("candidates", "samples", "proposal", "enumerate_up_to", "oracle", "engine")
-MARGIN = 1e-3
-"""That of version 0.1, which asks for nothing."""
 STRATEGIES = ("decision", "prediction")
 OLD = {*MOVED, *OF_LAYER, "strategy", "margin"}
 

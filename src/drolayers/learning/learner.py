@@ -34,15 +34,12 @@ from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED
 from drolayers.learning.second import SecondTraining
-from drolayers.learning.settings import Network, Settings, Stage, Trainer
+from drolayers.learning.settings import MARGIN, Network, Settings, Stage, Trainer, check_places
 from drolayers.learning.training import alone, claim
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.writing import writing
-
-MARGIN = 1e-3
-"""Room that the default projection leaves, relative to what the nominal distribution needs."""
 
 
 class DecisionFocusedLearner(Judged, Decider):
@@ -217,6 +214,7 @@ class DecisionFocusedLearner(Judged, Decider):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
                 raise ModelError(f"{name} must be {example}, not {value!r}.")
+        check_places(pretraining=self.pretraining, training=self.training)
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)

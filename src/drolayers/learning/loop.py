@@ -6,7 +6,7 @@ of the time. The loop below makes the same calls in the same order, so that it l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import isnan
@@ -125,10 +125,7 @@ class Loop:
     def _means(self) -> dict[str, float]:
         """Of what was noted in this epoch."""
         logged, self._logged = self._logged, {}
-        return {
-            name: float(sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs))
-            for name, pairs in logged.items()
-        }
+        return {name: float(weighted_mean(pairs)) for name, pairs in logged.items()}
 
     @contextmanager
     def _attached(self, module: pl.LightningModule, device: torch.device) -> Iterator[None]:
@@ -140,6 +137,11 @@ class Loop:
         finally:
             module.trainer = None
             module.cpu()
+
+
+def weighted_mean(pairs: Sequence[tuple[Any, float]]) -> Any:
+    """The mean of values with their weights."""
+    return sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs)
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:

@@ -167,9 +167,13 @@ class SetModel(Standardised):
         """θ for a batch of contexts."""
         inner = self.inner(z)
         raw = torch.cat([network(inner) for network in self.networks], 1)
-        # softplus(ln(e - 1)) = 1: an output of zero gives the typical value.
-        above = nn.functional.softplus(raw + 0.5413248546129181) * self.scale
+        above = above_zero(raw) * self.scale
         return torch.where(self.positive, above, self.centre + self.scale * raw)
+
+
+def above_zero(raw: Tensor) -> Tensor:
+    """Positive values for any outputs of a network; one for an output of zero, since softplus(ln(e - 1)) = 1."""
+    return nn.functional.softplus(raw + 0.5413248546129181)
 
 
 def monomials(covariates: int, degree: int, most: int = MONOMIALS) -> int:

@@ -15,7 +15,7 @@ from drolayers.errors import ShapeError
 from drolayers.layer import Decision
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import Batch, Examples
-from drolayers.learning.loop import Loop
+from drolayers.learning.loop import Loop, weighted_mean
 from drolayers.learning.objectives import Mean, Objective
 from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import Phase, PredictionLosses
@@ -54,7 +54,7 @@ class _Training(pl.LightningModule):
         if not self.trainer.is_last_batch:
             return
         for name, pairs in self._noted.items():
-            mean = sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs)
+            mean = weighted_mean(pairs)
             self.log(name, mean, prog_bar=name.endswith("_loss"), on_step=False, on_epoch=True, batch_size=1)
         self._noted = {}
 

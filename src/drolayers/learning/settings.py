@@ -30,6 +30,9 @@ FIRST_RATE = 1e-2
 MOST = 50
 """Items a step, where there are enough points."""
 
+MARGIN = 1e-3
+"""Room that the default projection leaves, relative to what the nominal distribution needs."""
+
 
 @dataclass(frozen=True)
 class Annealed:
@@ -159,7 +162,9 @@ class Stage(Settings):
             value = getattr(self, name)
             if name == "rate" and value == "auto":
                 continue
-            if value is not None and not callable(value) and not 0 < number(name, value) < float("inf"):
+            if (name == "clip" and value is None) or (name == "rate" and callable(value)):
+                continue
+            if not 0 < number(name, value) < float("inf"):
                 raise ModelError(f"{name} must be positive and finite, not {value!r}.")
         if not number("anchor", self.anchor) >= 0:
             raise ModelError(f"anchor must not be negative, but is {self.anchor!r}.")
@@ -179,6 +184,26 @@ class Stage(Settings):
     def items(self, points: int) -> int:
         """Items a step of a training on so many points: few points still make enough steps."""
         return min(max(points // 10, 8), MOST) if self.batch_size is None else self.batch_size
+
+
+OF_ONE = {
+    "pretraining": ("locations",),
+    "training": ("anchor", "temperature", "gradient", "smoothing", "violations", "coverage"),
+}
+"""Settings of a stage that mean something to one of the two trainings only."""
+
+
+def check_places(**stages: Stage | None) -> None:
+    """Refuse settings that were given to the training that has no use for them."""
+    usual = Stage().get_params()
+    for mine, stage in stages.items():
+        for owner, names in OF_ONE.items():
+            given = {} if stage is None or owner == mine else stage.get_params()
+            for name in names:
+                if name in given and given[name] != usual[name]:
+                    raise ModelError(
+                        f"{mine}= has no use for {name}={given[name]!r}: give it to {owner}=dro.Stage(...)."
+                    )
 
 
 @final

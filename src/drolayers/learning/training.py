@@ -35,7 +35,7 @@ from drolayers.writing import replacing
 DONE = "done.json"
 BEGUN = "begun.txt"
 CHECKPOINTS = ("last.ckpt", "best.ckpt")
-STAGES = ("prediction", "decision")
+TRAININGS = ("prediction", "decision")
 PARTS = {"state_dict", "epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
 """What Lightning needs of a checkpoint to go on from it."""
 
@@ -82,7 +82,7 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
                 digest.update(str(tuple(table.shape)).encode() + table.contiguous().numpy().tobytes())
     directory(folder)
     mark = folder / "run.txt"
-    kept = [folder / stage / name for stage in ("", *STAGES) for name in (DONE, *CHECKPOINTS)]
+    kept = [folder / stage / name for stage in ("", *TRAININGS) for name in (DONE, *CHECKPOINTS)]
     if resume and not mark.exists() and any(file.exists() for file in kept):
         raise ModelError(
             f"{folder} holds checkpoints but not run.txt, which says what they are of: give another directory, or "
@@ -94,7 +94,7 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
             "resume=False to begin again."
         )
     if not resume:
-        for stage in [*(folder / name for name in STAGES), *folder.glob("*/trial-*")]:
+        for stage in [*(folder / name for name in TRAININGS), *folder.glob("*/trial-*")]:
             _forget(stage, "run.txt", BEGUN)
     _write_whole(mark, digest.hexdigest())
 

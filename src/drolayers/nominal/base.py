@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import number, real, whole
+from drolayers.checks import finite, number, real, whole
 from drolayers.errors import ModelError, ShapeError
 
 PADDING = 1_000_000
@@ -254,11 +254,11 @@ class Kernel(NominalDistribution):
         super().__init__(max_atoms, standardize)
         if kind not in ("gaussian", "epanechnikov"):
             raise ModelError(f"kind must be 'gaussian' or 'epanechnikov', not {kind!r}.")
-        if isinstance(bandwidth, str):
-            if bandwidth not in ("silverman", "scott"):
-                raise ModelError(f"bandwidth must be a number, 'silverman' or 'scott', not {bandwidth!r}.")
-        elif not 0 < number("bandwidth", bandwidth) < np.inf:
-            raise ModelError(f"bandwidth must be positive and finite, not {bandwidth!r}.")
+        named = isinstance(bandwidth, str)
+        if not (bandwidth in ("silverman", "scott") if named else 0 < number("bandwidth", bandwidth) < np.inf):
+            raise ModelError(
+                f"bandwidth must be a positive and finite number, 'silverman' or 'scott', not {bandwidth!r}."
+            )
         self.kind, self.bandwidth = kind, bandwidth
         self.register_buffer("width", torch.ones((), dtype=torch.float64))
 
@@ -314,7 +314,5 @@ def matrix(value: Any, name: str) -> Float[Tensor, "row column"]:
         raise ShapeError(f"{name} must be a table of numbers: {error}") from error
     if found.dim() != 2 or not found.shape[1]:
         raise ShapeError(f"{name} must have shape (N, columns), not {tuple(found.shape)}.")
-    if not bool(found.isfinite().all()):
-        where = (~found.isfinite().all(1)).nonzero()[:8, 0].tolist()
-        raise ShapeError(f"{name} holds NaN or infinity in rows {where}: drop or impute them first.")
+    finite(name, found)
     return found.clone()
