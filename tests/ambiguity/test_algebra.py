@@ -190,6 +190,22 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+def test_moments_print_what_users_write() -> None:
+    """Code that makes them again, but for what was given."""
+    made = [
+        *("Linear()", "-Linear()", "Absolute()", "AbsolutePower(3)", "AbsolutePower(1.5)", "PositiveSquare()"),
+        *("Norm(1)", "Norm(inf)", "2 * Norm(2)", "SquaredNorm()", "SquaredNorm([0, 2])", "Mean()", "Variance()"),
+        *("Variance(size=2)", "(Norm(1) + 0.5 * SquaredNorm())", "maximum(Absolute(), 2 * Norm(2))"),
+    ]
+    for text in made:
+        found = eval(text, {**vars(m), "inf": np.inf})
+        assert repr(found) == text
+        assert repr(found.over(3)) == text
+    assert repr(-1 * -m.Linear()) == "Linear()"
+    assert repr(m.Norm(2, A=np.eye(2))) == "Norm(2, A)"
+    assert repr(m.Conic([np.eye(3)], [np.zeros(3)])) == "Conic(1 cones)"
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_refused_in_one_sentence(name: str) -> None:
     build, sentence = REFUSED[name]

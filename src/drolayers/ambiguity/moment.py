@@ -211,6 +211,13 @@ class Moment(ABC):
     def _ingredients(self, leaves: Leaves) -> list[Ingredient]:
         """``ingredients`` without the factor."""
 
+    def _called(self) -> str:
+        """How users write it, without factor and bound."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return self._called() if self.factor == 1.0 else f"{self.factor:g} * {self._called()}"
+
     def _negated(self) -> Moment:
         """Minus an affine moment."""
         raise ModelError(
@@ -262,12 +269,14 @@ class Moment(ABC):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Elementary(Moment):
     """φ(My - h), with one bound, or one for every label of the image and side of φ."""
 
     outer: Outer
     image: Image
+    name: str = "Elementary"
+    """How users write it."""
 
     def _traits(self) -> dict[str, Any]:
         """A linear φ is bounded from its sides; its share of the slope is the multiplier itself."""
@@ -361,7 +370,11 @@ class Elementary(Moment):
         """With φ negated."""
         if not isinstance(self.outer, Affine):
             return super()._negated()
-        return replace(self, outer=self.outer.negated())
+        return replace(self, outer=self.outer.negated(), name=f"-{self.name}".removeprefix("--"))
+
+    def _called(self) -> str:
+        """By its name."""
+        return self.name
 
 
 def _factor(factor: float) -> float:
