@@ -247,6 +247,9 @@ class Moment(ABC):
     def __neg__(self) -> Moment:
         return self * -1.0
 
+    def __pos__(self) -> Moment:
+        return self
+
     def __add__(self, other: Moment) -> Moment:
         from drolayers.ambiguity.composite import Sum
 
@@ -260,6 +263,23 @@ class Moment(ABC):
 
     def __rsub__(self, other: Moment) -> Moment:
         return -self + other
+
+    def _ordered(self, other: object) -> bool:
+        raise ModelError(
+            "Moments have no order: write dro.moments.maximum(first, second) for the largest, and "
+            "dro.moments.bounded(moment, sigma) for a bound."
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _ordered
+
+    def __abs__(self) -> Moment:
+        raise ModelError("Absolute values of moments are moments of their own: write Absolute(mu) or Norm(1).")
+
+    def __float__(self) -> float:
+        # Asked for by CVXPY, NumPy and others that take a moment for a number.
+        raise ModelError(
+            f"The moment {self} is no number or CVXPY expression: multiply it by a number, as in 2 * {self}."
+        )
 
     def __pow__(self, other: object) -> Moment:
         raise ModelError("Powers of moments are moments of their own: write SquaredNorm() or AbsolutePower(p).")
