@@ -168,6 +168,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "product": (lambda: m.Norm(1) * m.Norm(1), "one number only"),
     "quotient": (lambda: m.Norm(1) / m.Norm(1), "one number only"),
     "reciprocal": (lambda: 1 / m.Norm(1), "not convex"),
+    "builtin maximum": (lambda: max([m.Norm(1), m.Norm(2)]), "maximum(first, second)"),
+    "comparison": (lambda: m.Norm(1) <= 3.0, "bounded(moment, sigma)"),
+    "comparison from the right": (lambda: np.float64(3.0) >= m.Norm(1), "bounded(moment, sigma)"),
+    "absolute value": (lambda: abs(m.Linear()), "write Absolute(mu)"),
+    "constant of CVXPY": (lambda: cp.Constant(2) * m.Norm(1), "as in 2 * Norm(1)"),
+    "atom of CVXPY": (lambda: cp.abs(m.Norm(1)), "no number or CVXPY expression"),
     "power": (lambda: m.Norm(2) ** 2, "write SquaredNorm"),
     "factor of a bounded": (lambda: 2 * m.Norm(1, sigma=1.0), "write bounded(2 * moment, sigma)"),
     "minus a bounded": (lambda: -m.Linear(sigma=1.0), "write bounded(-1 * moment, sigma)"),
@@ -188,6 +194,22 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "centre of another length": (lambda: dro.MomentSet(dro.Uncertain(2), [m.Variance(mu=[1.0, 2, 3])]), "shape (2,)"),
     "groups of none": (lambda: m.Variance(size=0), "positive whole number"),
 }
+
+
+def test_moments_print_what_users_write() -> None:
+    """Code that makes them again, but for what was given."""
+    made = [
+        *("Linear()", "-Linear()", "Absolute()", "AbsolutePower(3)", "AbsolutePower(1.5)", "PositiveSquare()"),
+        *("Norm(1)", "Norm(inf)", "2 * Norm(2)", "SquaredNorm()", "SquaredNorm([0, 2])", "Mean()", "Variance()"),
+        *("Variance(size=2)", "(Norm(1) + 0.5 * SquaredNorm())", "maximum(Absolute(), 2 * Norm(2))"),
+    ]
+    for text in made:
+        found = eval(text, {**vars(m), "inf": np.inf})
+        assert repr(found) == text
+        assert repr(found.over(3)) == text
+    assert repr(+m.Linear()) == repr(-1 * -m.Linear()) == "Linear()"
+    assert repr(m.Norm(2, A=np.eye(2))) == "Norm(2, A)"
+    assert repr(m.Conic([np.eye(3)], [np.zeros(3)])) == "Conic(1 cones)"
 
 
 @pytest.mark.parametrize("name", list(REFUSED))

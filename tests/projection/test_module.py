@@ -219,7 +219,7 @@ def test_wrong_settings() -> None:
         dro.Projection(ambiguity, [1.0, 2.0])
     with pytest.raises(dro.ModelError, match="MomentSet"):
         dro.Projection("set")  # type: ignore[arg-type]
-    with pytest.raises(dro.ModelError, match="no closed-form"):
+    with pytest.raises(dro.ModelError, match=r"Moment 0, .*\), has no closed-form"):
         dro.Projection(make("l2"), method="closed_form")
 
 

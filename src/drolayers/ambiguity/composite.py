@@ -19,7 +19,7 @@ from drolayers.errors import ModelError
 from drolayers.support import Layout
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Composite(Moment):
     """What sums and maxima share: members, whose parameters carry their position as a prefix."""
 
@@ -147,7 +147,7 @@ class Composite(Moment):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sum(Composite):
     """g₁ + g₂: the members share one multiplier."""
 
@@ -173,13 +173,17 @@ class Sum(Composite):
         norms = [cp.pnorm(roots[i], self.degree, approx=False) for i in range(points)]
         return cp.reshape(cp.hstack(norms), (points, 1), order="F"), constraints
 
+    def _called(self) -> str:
+        """In brackets."""
+        return f"({' + '.join(map(repr, self.members))})"
+
     def _negated(self) -> Moment:
         """Of the members negated."""
         return replace(self, members=tuple(-member for member in self.members))
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Maximum(Composite):
     """max(g₁, g₂): the multiplier is shared out between the members, row by row."""
 
@@ -203,6 +207,10 @@ class Maximum(Composite):
         """The largest."""
         found, constraints = self.expressions(y, leaves, root)
         return cp.maximum(*found) if len(found) > 1 else found[0], constraints
+
+    def _called(self) -> str:
+        """By the function that makes it."""
+        return f"maximum({', '.join(map(repr, self.members))})"
 
 
 def _weighted(multiplier: Multiplier, weight: cp.Expression | float) -> Multiplier:

@@ -28,13 +28,17 @@ Part = NDArray[np.float64] | Learn
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Epigraph(Moment):
     """The smallest u such that some lifted v has A_j [y; u; v] - b_j in the second-order cone for every j."""
 
     A: tuple[Part, ...]
     b: tuple[Part, ...]
     lifted: int = 0
+
+    def _called(self) -> str:
+        """By the function that makes it."""
+        return f"Conic({len(self.A)} cones)"
 
     def _traits(self) -> dict[str, Any]:
         """Scales are the bound, and a boost and its inverse for every cone; a negative bound is left to emptiness."""

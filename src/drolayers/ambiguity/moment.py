@@ -211,6 +211,13 @@ class Moment(ABC):
     def _ingredients(self, leaves: Leaves) -> list[Ingredient]:
         """``ingredients`` without the factor."""
 
+    def _called(self) -> str:
+        """How users write it, without factor and bound."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return self._called() if self.factor == 1.0 else f"{self.factor:g} * {self._called()}"
+
     def _negated(self) -> Moment:
         """Minus an affine moment."""
         raise ModelError(
@@ -240,6 +247,9 @@ class Moment(ABC):
     def __neg__(self) -> Moment:
         return self * -1.0
 
+    def __pos__(self) -> Moment:
+        return self
+
     def __add__(self, other: Moment) -> Moment:
         from drolayers.ambiguity.composite import Sum
 
@@ -254,6 +264,23 @@ class Moment(ABC):
     def __rsub__(self, other: Moment) -> Moment:
         return -self + other
 
+    def _ordered(self, other: object) -> bool:
+        raise ModelError(
+            "Moments have no order: write dro.moments.maximum(first, second) for the largest, and "
+            "dro.moments.bounded(moment, sigma) for a bound."
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _ordered
+
+    def __abs__(self) -> Moment:
+        raise ModelError("Absolute values of moments are moments of their own: write Absolute(mu) or Norm(1).")
+
+    def __float__(self) -> float:
+        # Asked for by CVXPY, NumPy and others that take a moment for a number.
+        raise ModelError(
+            f"The moment {self} is no number or CVXPY expression: multiply it by a number, as in 2 * {self}."
+        )
+
     def __pow__(self, other: object) -> Moment:
         raise ModelError("Powers of moments are moments of their own: write SquaredNorm() or AbsolutePower(p).")
 
@@ -262,12 +289,14 @@ class Moment(ABC):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Elementary(Moment):
     """φ(My - h), with one bound, or one for every label of the image and side of φ."""
 
     outer: Outer
     image: Image
+    name: str = "Elementary"
+    """How users write it."""
 
     def _traits(self) -> dict[str, Any]:
         """A linear φ is bounded from its sides; its share of the slope is the multiplier itself."""
@@ -361,7 +390,11 @@ class Elementary(Moment):
         """With φ negated."""
         if not isinstance(self.outer, Affine):
             return super()._negated()
-        return replace(self, outer=self.outer.negated())
+        return replace(self, outer=self.outer.negated(), name=f"-{self.name}".removeprefix("--"))
+
+    def _called(self) -> str:
+        """By its name."""
+        return self.name
 
 
 def _factor(factor: float) -> float:

@@ -39,34 +39,36 @@ __all__ = [
 
 def Linear(mu: ArrayLike | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """μᵀy; the bound may have either sign, and two of them make a mean equality."""
-    return _along(Affine(), mu, 0.0, sigma)
+    return _along("Linear()", Affine(), mu, 0.0, sigma)
 
 
 def Absolute(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """|μᵀy - h|."""
-    return _along(NormPower(), mu, h, sigma)
+    return _along("Absolute()", NormPower(), mu, h, sigma)
 
 
 def AbsolutePower(  # noqa: N802
     p: float, mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None
 ) -> Moment:
     """|μᵀy - h|ᵖ for p ≥ 1."""
-    return _along(NormPower(degree=number("p", p)), mu, h, sigma)
+    p = number("p", p)
+    return _along(f"AbsolutePower({p:g})", NormPower(degree=p), mu, h, sigma)
 
 
 def PositiveSquare(mu: ArrayLike | None = None, h: float | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """((μᵀy - h)⁺)²."""
-    return _along(NormPower(degree=2, positive=True), mu, h, sigma)
+    return _along("PositiveSquare()", NormPower(degree=2, positive=True), mu, h, sigma)
 
 
 def Norm(  # noqa: N802
     p: float, A: ArrayLike | Learn | None = None, mu: ArrayLike | None = None, sigma: ArrayLike | None = None
 ) -> Moment:
     """‖Ay - μ‖ₚ for p ≥ 1; A is the identity unless given, and learnt if ``A=dro.Learn(m, n)``."""
+    outer = NormPower(number("p", p))
     if A is None:
-        return _around(NormPower(number("p", p)), mu, sigma)
+        return _around(f"Norm({outer.p:g})", outer, mu, sigma)
     matrix = A if isinstance(A, Learn) else _given("A", A)
-    return Elementary(NormPower(number("p", p)), Matrix(matrix, _array("mu", mu)), sigma=_bound(sigma))
+    return Elementary(outer, Matrix(matrix, _array("mu", mu)), f"Norm({outer.p:g}, A)", sigma=_bound(sigma))
 
 
 def SquaredNorm(  # noqa: N802
@@ -77,7 +79,8 @@ def SquaredNorm(  # noqa: N802
     chosen = None if index is None else tuple(whole("Every coordinate in SquaredNorm's index", i, 0) for i in listed)
     if chosen is not None and len(set(chosen)) != len(chosen):
         raise ModelError(f"SquaredNorm's index {list(chosen)} names a coordinate twice.")
-    return _around(NormPower(degree=2), mu, sigma, chosen)
+    name = f"SquaredNorm({'' if chosen is None else list(chosen)})"
+    return _around(name, NormPower(degree=2), mu, sigma, chosen)
 
 
 def Mean(mu: ArrayLike | None = None, sigma: ArrayLike | None = 0.0) -> Moment:  # noqa: N802
@@ -88,7 +91,7 @@ def Mean(mu: ArrayLike | None = None, sigma: ArrayLike | None = 0.0) -> Moment: 
             middle as μ and half their distance as σ.
         sigma: σ, a number or one a coordinate; zero, the equation E y = μ, unless given, and learnt if None.
     """
-    return _around(Affine((1.0, -1.0)), mu, sigma, size=1)
+    return _around("Mean()", Affine((1.0, -1.0)), mu, sigma, size=1)
 
 
 def Variance(mu: ArrayLike | None = None, sigma: ArrayLike | None = None, size: int = 1) -> Moment:  # noqa: N802
@@ -99,7 +102,8 @@ def Variance(mu: ArrayLike | None = None, sigma: ArrayLike | None = None, size: 
         sigma: the bounds, one number or as many as there are; learnt unless given.
         size: how many coordinates in turn share one bound, on the sum of their squares.
     """
-    return _around(NormPower(degree=2), mu, sigma, size=whole("Variance's size", size))
+    name = f"Variance({'' if size == 1 else f'size={size}'})"
+    return _around(name, NormPower(degree=2), mu, sigma, size=whole("Variance's size", size))
 
 
 def Conic(  # noqa: N802
@@ -135,13 +139,14 @@ def bounded(moment: Moment, sigma: ArrayLike) -> Moment:
     return replace(moment, sigma=_bound(sigma))
 
 
-def _along(outer: Outer, mu: ArrayLike | None, h: float | None, sigma: ArrayLike | None) -> Moment:
+def _along(name: str, outer: Outer, mu: ArrayLike | None, h: float | None, sigma: ArrayLike | None) -> Moment:
     """φ(μᵀy - h)."""
     threshold = None if h is None else np.asarray(number("A moment's h", _given("h", h)))
-    return Elementary(outer, Directions(_array("mu", mu), threshold), sigma=_bound(sigma))
+    return Elementary(outer, Directions(_array("mu", mu), threshold), name, sigma=_bound(sigma))
 
 
 def _around(
+    name: str,
     outer: Outer,
     mu: ArrayLike | None,
     sigma: ArrayLike | None,
@@ -150,7 +155,7 @@ def _around(
 ) -> Moment:
     """φ(y_I - μ)."""
     centre, bound = _array("mu", mu), _bound(sigma)
-    return Elementary(outer, Coordinates(centre, index, size), sigma=bound)
+    return Elementary(outer, Coordinates(centre, index, size), name, sigma=bound)
 
 
 def _array(name: str, value: ArrayLike | None) -> NDArray[np.float64] | None:

@@ -9,7 +9,7 @@ used, then both. What is given is not fitted: where σ is, α still is, and the 
 
 The first term says nothing about a matrix A in φ(Ay - μ): it would drive it to zero. There the Gaussian likelihood of
 the ellipsoid takes its place, E_Q[½‖Ay - μ‖²] - ½ log det AAᵀ, whose minimiser whitens y. Parameters that nothing
-determines (a direction) are left where they are.
+determines (a direction) are left where they are, and so are such a matrix and its μ in a sum or a maximum.
 
 For sets around a centre (``Outcomes``, ``MeanCovariance``) the first term is the squared distance to the centre, and
 the second the likelihood of the shape around it: that of the normal distribution of which the set is the multiple that

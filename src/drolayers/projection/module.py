@@ -145,8 +145,7 @@ class Projection(nn.Module):
             return found
         if self.method == "closed_form":
             raise ModelError(
-                f"Moment {task.position} ({type(task.moment).__name__}) has no closed-form projection: "
-                "use method='auto' or 'conic'."
+                f"Moment {task.position}, {task.moment}, has no closed-form projection: use method='auto' or 'conic'."
             )
         if not task.moment.shapes or self.method == "direct":
             return Clip(task)

@@ -153,7 +153,7 @@ class Rule(ABC):
     @property
     def _name(self) -> str:
         """The moment, in messages."""
-        return f"Moment {self.task.position} ({type(self.task.moment).__name__})"
+        return f"Moment {self.task.position}, {self.task.moment},"
 
     def _comment(self, move: Move, report: Report) -> None:
         """Say which items were not projected."""
