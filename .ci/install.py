@@ -1,4 +1,4 @@
-"""Builds wheel and sdist and installs them in clean environments: the core alone, then every extra of the library.
+"""Builds wheel and sdist and installs each in clean environments: the core alone, then every extra of the library.
 
 Usage: python .ci/install.py [log]
 
@@ -131,7 +131,7 @@ def install(work: Path, name: str, what: str, code: str, log: Log) -> None:
 
 
 def main() -> int:
-    """Build, install twice, write the log."""
+    """Build, install four times, write the log."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks" / "install.txt"
     log = Log()
     log(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
@@ -141,6 +141,7 @@ def main() -> int:
         install(work, "wheel, core alone", str(wheel), CORE, log)
         install(work, "wheel, all extras", f"{wheel}[all]", EVERYTHING, log)
         install(work, "sdist, core alone", str(sdist), CORE, log)
+        install(work, "sdist, all extras", f"{sdist}[all]", EVERYTHING, log)
     target.write_text("\n".join(log.lines) + "\n", encoding="utf-8")
     return 0
 
