@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 from collections.abc import Callable
+from inspect import signature
 
+import cvxpy as cp
 import pytest
 import torch
 from torch import Tensor
@@ -76,6 +80,79 @@ def test_other_transforms_say_what_to_use(transform: Callable[[object], object],
     assert "\n" not in str(caught.value)
 
 
+BALL = shop(False, "ball").problem
+NOMINAL = (THETA[:, None, :2] + torch.arange(5.0, dtype=torch.float64)[:, None], torch.full((2, 5), 0.2).double())
+RADIUS = torch.full((2, 1), 0.5, dtype=torch.float64)
+
+
+def decided(theta: Tensor, atoms: Tensor) -> Tensor:
+    return dro.DROLayer(BALL)(theta, (atoms, NOMINAL[1][: len(atoms)])).value
+
+
+def attained(theta: Tensor, atoms: Tensor) -> Tensor:
+    chosen = {BALL.variables[0]: THETA[: len(theta), :2]}
+    return BALL.worst_case_distribution(chosen, theta, (atoms, NOMINAL[1][: len(atoms)])).probabilities
+
+
+@pytest.mark.parametrize("f", [decided, attained])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: torch.func.jacrev(f)(RADIUS, NOMINAL[0]),
+        lambda f: torch.func.jacfwd(f, 1)(RADIUS, NOMINAL[0]),
+        lambda f: torch.func.vmap(lambda atoms: f(RADIUS[:1], atoms[None]))(NOMINAL[0]),
+        lambda f: torch.func.vmap(lambda theta: f(theta[None], NOMINAL[0][:1]))(RADIUS),
+        # Nothing depends on what is differentiated.
+        lambda f: torch.func.grad(lambda w: w * f(RADIUS, NOMINAL[0]).sum())(torch.ones(())),
+    ],
+)
+def test_nominal_distributions_and_worst_ones_too(transform: Callable[[object], object], f: object) -> None:
+    with pytest.raises(dro.DifferentiationError, match=r"torch\.autograd\.functional\.jacobian"):
+        transform(f)
+
+
+def test_decisions_that_are_evaluated_and_known_data_too() -> None:
+    y, x, stock = dro.Uncertain(1), cp.Variable(1, name="x"), cp.Parameter(1, name="stock")
+    problem = dro.DecisionProblem(cp.sum(cp.abs(y - x - stock)), [], dro.MomentSet(y, [dro.moments.Absolute()]))
+    theta, two = torch.ones(1, problem.size, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
+    told = {"stock": torch.zeros(1, 1)}
+    for f in (
+        lambda v: problem.worst_case_cost({x: v[None]}, theta, known=told),
+        lambda v: problem.worst_case_distribution({x: v[None]}, theta, known=told).probabilities,
+        lambda v: dro.DROLayer(problem)(theta, known={"stock": v[None]}).value,
+    ):
+        with pytest.raises(dro.DifferentiationError, match="give all items as one batch"):
+            torch.func.vmap(f)(two)
+
+
+def test_nothing_of_a_transform_is_kept() -> None:
+    """What is first asked for within one was built there, and could not be pickled any more."""
+    for ask in (
+        lambda problem, theta: problem.worst_case_cost({problem.variables[0]: THETA[:, :2]}, theta),
+        lambda problem, theta: problem.worst_case_distribution({problem.variables[0]: THETA[:, :2]}, theta).atoms,
+        lambda problem, theta: problem.program.values(theta[:, :1].expand(-1, problem.program.feature_size)).b,
+        lambda problem, theta: problem.ambiguity.emptiness(theta - 3.0, None),
+        lambda problem, theta: dro.Projection(problem.ambiguity, method="conic")(theta, NOMINAL),
+    ):
+        for transform in (torch.func.jacrev, torch.func.jacfwd):
+            problem = shop(False).problem
+            with contextlib.suppress(dro.DifferentiationError):
+                transform(lambda theta, problem=problem, ask=ask: ask(problem, theta))(THETA)
+            layer = dro.DROLayer(problem)
+            pickle.dumps(layer)
+            layer(THETA)
+            ask(problem, THETA)
+            pickle.dumps(layer)
+
+
+def test_a_whole_graph_is_refused_with_the_reason() -> None:
+    if "reason" not in signature(torch.compiler.disable).parameters:
+        pytest.skip("this torch tells no reasons")
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="leave out fullgraph=True"):
+        torch.compile(LAYER, backend="eager", fullgraph=True)(THETA)
+
+
 def test_what_they_are_told_to_use_works() -> None:
     found = torch.autograd.functional.jacobian(bought, THETA)
     assert found.shape == (2, 2, 2, 3)
@@ -92,3 +169,4 @@ def test_the_closed_form_of_a_projection_passes() -> None:
     projection = dro.Projection(SHOP.problem.ambiguity)
     found = torch.func.jacrev(lambda t: projection(t, nominal))(THETA)
     torch.testing.assert_close(found, torch.autograd.functional.jacobian(lambda t: projection(t, nominal), THETA))
+    pickle.dumps(projection)

@@ -15,6 +15,7 @@ from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.theta import columns
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
+from drolayers.conic.transforms import refuse_transforms
 from drolayers.cost.rules import Part, Rule
 from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ShapeError
@@ -70,6 +71,7 @@ class Evaluations:
 
     def distribution(self, part: Part, x: Chosen, given: Given) -> WorstCaseDistribution:
         """The distribution that attains a worst case at given decisions."""
+        refuse_transforms(*x.values())
         ambiguity = self.writer.set_of(part)
         _, probes = self._program(part)
         with torch.enable_grad():

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from drolayers.ambiguity.theta import columns
+from drolayers.conic.transforms import refuse_vmap
 from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.numbering import Numbered
@@ -174,6 +175,7 @@ class KnownData(Numbered):
         except (TypeError, ValueError) as error:
             said = f"Known data {p.name()} must be numbers, real ones, not {type(value).__name__}."
             raise ShapeError(said) from error
+        refuse_vmap(tensor)
         tensor = tensor if tensor.is_floating_point() else tensor.double()
         extra = tensor.dim() - p.ndim
         if extra not in (0, 1) or tuple(tensor.shape[extra:]) != tuple(p.shape):

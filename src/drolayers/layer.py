@@ -20,6 +20,7 @@ from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
 from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
+from drolayers.conic.transforms import untraced
 from drolayers.cost.adaptive import Adaptive
 from drolayers.errors import ModelError
 from drolayers.evaluations import Chosen
@@ -239,7 +240,7 @@ class DROLayer(nn.Module):
         rule = make_engine(self.engine.solver, gradient).gradient
         self.engine = replace(self.engine, gradient=rule)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def forward(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Decision:
         """Decide for a batch of ambiguity sets.
 

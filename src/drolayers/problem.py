@@ -19,6 +19,7 @@ from drolayers.ambiguity.sets import Sets, check_sets
 from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
+from drolayers.conic.transforms import refuse_transforms
 from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
@@ -224,6 +225,7 @@ class DecisionProblem:
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
         flat = self.flat(theta)
+        refuse_transforms(flat)
         told = self.known_data.given(known, len(flat))
         if told and len(flat) == 1:
             flat = flat.expand(len(next(iter(told.values()))), -1)

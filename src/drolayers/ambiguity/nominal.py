@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ShapeError
 
 Pair = tuple[Float[Tensor, "batch atom dim"], Float[Tensor, "batch atom"]]
@@ -53,6 +54,8 @@ class Nominal(NamedTuple):
                 f"The nominal distribution needs atoms of shape ({named}, {dim}) and weights of shape ({named}), "
                 f"not {tuple(atoms.shape)} and {tuple(weights.shape)}."
             )
+        refuse_vmap(atoms)
+        refuse_vmap(weights)
         atoms, weights = atoms.double(), weights.double()
         if not (_finite(atoms) and _finite(weights) and bool((weights >= 0).all())):
             good = atoms.isfinite().all((1, 2)) & weights.isfinite().all(1) & (weights >= 0).all(1)

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch._C import _functorch
 
-from drolayers.conic.engine import refuse_transforms
+from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ShapeError
 from drolayers.uncertainty import Uncertain
 
@@ -83,15 +82,6 @@ class Theta:
             raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")
         if theta.dim() != 2 or theta.shape[1] != self.size:
             raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")
-
-
-def refuse_vmap(tensor: Tensor) -> None:
-    """Refuse a tensor within vmap, whose numbers cannot be looked at; gradients of plain formulas may pass."""
-    inner = tensor
-    while _functorch.is_functorch_wrapped_tensor(inner):
-        if _functorch.is_batchedtensor(inner):
-            refuse_transforms(tensor)
-        inner = _functorch.get_unwrapped(inner)
 
 
 def columns(values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch column"]:

@@ -16,6 +16,7 @@ from cvxpy.constraints import NonNeg, Zero
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
 
 from drolayers.conic.program import AffineMap, ConeProgram, Cones, Slot
+from drolayers.conic.transforms import refuse_transforms
 from drolayers.errors import ModelError
 
 _UNUSED = -2
@@ -90,6 +91,8 @@ def compile_program(
         ModelError: not convex, not DPP, NaN or infinite constants, an unsupported cone or parameter, or an unbounded
             integer variable.
     """
+    # What is compiled is kept, and what is made within a transform ends with it.
+    refuse_transforms()
     listed = list(problem.parameters() if parameters is None else parameters)
     _check(problem, listed)
     plain = _plain(problem)

@@ -18,8 +18,6 @@ from weakref import WeakSet
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch._C import _functorch
-from torch.autograd import forward_ad
 
 from drolayers.conic import residuals
 from drolayers.conic.adjoints.rules import Exact, Smoothed
@@ -29,6 +27,7 @@ from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
 from drolayers.conic.solvers.interior import Interior
+from drolayers.conic.transforms import refuse_transforms, untraced
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError
@@ -152,7 +151,7 @@ class Engine:
         _, Ax, _ = residuals.products(program, detached, primal, dual)
         return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _finish(self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool) -> Solution:
         """Solve, or take what is known, and attach both derivatives."""
         outcome: dict[str, Tensor] = {}
@@ -249,21 +248,6 @@ class Engine:
                 FlatGradientWarning,
                 stacklevel=2,
             )
-
-
-def refuse_transforms(*tensors: Tensor) -> None:
-    """Refuse tensors within torch.func's vmap, grad, jacrev and the like, and batched gradients."""
-    if any(
-        _functorch.is_functorch_wrapped_tensor(t)
-        or _functorch.is_legacy_batchedtensor(t)
-        or forward_ad.unpack_dual(t).tangent is not None
-        for t in tensors
-    ):
-        raise DifferentiationError(
-            "Solvers cannot be seen through by torch.func (vmap, grad, jacrev, jvp) nor by batched gradients "
-            "(vectorize=True): give all items as one batch, and differentiate with backward() or "
-            "torch.autograd.functional.jacobian."
-        )
 
 
 class _ImplicitSolve(torch.autograd.Function):

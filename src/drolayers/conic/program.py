@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drolayers.conic.stored import check_program
+from drolayers.conic.transforms import wraps_all
 from drolayers.errors import ModelError, ShapeError
 from drolayers.files import load, must, save
 
@@ -45,6 +46,9 @@ def once(owner: Any, key: Any, make: Callable[[], T]) -> T:
         # What is made while nothing is differentiated serves others who differentiate.
         with torch.inference_mode(False), torch.no_grad():
             made = make()
+        if wraps_all():
+            # It ends with the transform.
+            return made
         with _LOCK:
             known.setdefault(key, made)
     found: T = known[key]

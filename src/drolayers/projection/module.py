@@ -187,7 +187,8 @@ class Projection(nn.Module):
             ShapeError: wrong shapes, or NaN or infinity in θ or in the nominal distribution.
         """
         flat = self.ambiguity.flat(theta)
-        found, self.last = self._project(flat, nominal, known)
+        found, report = self._project(flat, nominal, known)
+        self.last = report.kept()
         if not self._warned and not bool(self.last.ok.all()):
             self._warned = True
             item, sentence = next(iter(self.last.sentences.items()))

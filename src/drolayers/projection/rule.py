@@ -23,6 +23,7 @@ from torch import Tensor
 
 from drolayers.ambiguity.moment import Moment
 from drolayers.ambiguity.nominal import Nominal
+from drolayers.conic.transforms import unwrapped
 from drolayers.status import Status
 from drolayers.statuses import Statuses
 
@@ -88,6 +89,10 @@ class Report(Statuses):
         """Record what another report says of the same items, after a few words of where it is from."""
         self.status = torch.maximum(self.status, other.status)
         self._remarks += [(where, f"{said}{sentence}") for where, sentence in other._remarks]
+
+    def kept(self) -> Report:
+        """The same, to be kept beyond a transform in which it was made."""
+        return Report(unwrapped(self.status), [(unwrapped(where), sentence) for where, sentence in self._remarks])
 
     @property
     def sentences(self) -> dict[int, str]:
