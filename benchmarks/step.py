@@ -79,7 +79,7 @@ def plot(path: Path, files: list[Path]) -> None:
     axes.set_xticks([100, 200, 400, 800], ["100", "200", "400", "800"])
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(0.0, 0.55))
+    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(0.0, 0.44))
     figure.savefig(path, dpi=150)
 
 
