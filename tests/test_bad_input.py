@@ -1,8 +1,11 @@
 """Wrong things that users type: each must end in one sentence of ours, never in someone else's traceback."""
 
+from functools import cache
+
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 import drolayers as dro
@@ -12,6 +15,7 @@ Y = dro.Uncertain(2)
 X = cp.Variable(2, nonneg=True)
 
 
+@cache
 def problem() -> dro.DecisionProblem:
     return dro.DecisionProblem(-(Y @ X), [cp.sum(X) == 1], dro.MomentSet(Y, [dro.moments.SquaredNorm()]))
 
@@ -128,3 +132,68 @@ def test_weights_off_by_single_precision_are_probabilities() -> None:
     weights = torch.tensor([[0.5, 0.3, 0.20005]])
     _, found = ball.around((torch.zeros(1, 3, 2), weights), torch.ones(1, 1))
     assert float(found.sum()) == pytest.approx(1.0, abs=1e-12)
+
+
+NAMED = cp.Parameter(2, name="stock")
+KNOWING = dro.DecisionProblem(-(Y @ X), [X <= NAMED], dro.MomentSet(Y, [dro.moments.SquaredNorm()]))
+BOX = dro.Outcomes(Y)
+THETA, POINT = torch.ones(3, 3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64)
+ATOMS, WEIGHTS = torch.ones(3, 2, 2, dtype=torch.float64), torch.full((3, 2), 0.5, dtype=torch.float64)
+FITTED = dro.nominal.KNN(k=2).fit(POINT, POINT)
+LEARNT = dro.DecisionFocusedLearner(
+    problem(), nominal=dro.nominal.KNN(k=2), pretraining=None, training=None, trainer=dro.Trainer(progress=False)
+)
+ENTRIES = {
+    "theta": (THETA, lambda v: dro.DROLayer(problem())(v)),
+    "a part of theta": (POINT, lambda v: problem().pack({"0.mu": v, "0.sigma": torch.ones(3)})),
+    "theta of a projection": (THETA, lambda v: dro.Projection(problem().ambiguity)(v, (ATOMS, WEIGHTS))),
+    "atoms": (ATOMS, lambda v: dro.Projection(problem().ambiguity)(THETA, (v, WEIGHTS))),
+    "weights": (WEIGHTS, lambda v: dro.Projection(problem().ambiguity)(THETA, (ATOMS, v))),
+    "theta of a score": (THETA, lambda v: problem().ambiguity.scores(v, POINT)),
+    "outcomes of a score": (POINT, lambda v: problem().ambiguity.scores(THETA, v)),
+    "outcomes of a box": (POINT, lambda v: BOX.scores(torch.ones(3, 4).double(), v)),
+    "context": (POINT, FITTED),
+    "decision": (POINT, lambda v: problem().loss({X: v}, POINT)),
+    "decision in its worst case": (POINT, lambda v: problem().worst_case_cost({X: v}, THETA)),
+    "outcomes": (POINT, lambda v: problem().loss({X: POINT}, v)),
+    "known data": (POINT, lambda v: dro.DROLayer(KNOWING)(THETA, known={"stock": v})),
+    "contexts": (POINT, lambda v: LEARNT.fit(POINT, POINT).predict(v)),
+}
+ODD = {
+    "sparse": lambda v: v.to_sparse(),
+    "sparse by rows": lambda v: v.to_sparse_csr(),
+    "sparse of scipy": lambda v: scipy.sparse.csr_array(v.reshape(len(v), -1).numpy()),
+    "complex": lambda v: v + 1j,
+    "complex array": lambda v: v.numpy() + 1j,
+    "of no numbers": lambda v: v.to("meta"),
+    "text": lambda v: v.numpy().astype(str),
+    "text in objects": lambda v: v.numpy().astype(str).astype(object),
+    "text in lists": lambda v: v.numpy().astype(str).tolist(),
+    "text in a frame": lambda v: frames()(v.reshape(len(v), -1).numpy().astype(str)),
+    "ragged": lambda v: [[1.0], [1.0, 2.0]],
+    "nothing": lambda v: None,
+    "something": lambda v: object(),
+}
+
+
+def frames():
+    return pytest.importorskip("pandas").DataFrame
+
+
+@pytest.mark.filterwarnings("ignore:.*CSR tensor support is in beta.*")
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_numbers_that_are_none_are_refused(entry: str, odd: str) -> None:
+    """Complex atoms and outcomes once lost their imaginary parts."""
+    value, use = ENTRIES[entry]
+    use(value)
+    with pytest.raises(dro.DROError) as caught:
+        use(ODD[odd](value))
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_are_taken_for_tensors() -> None:
+    for kind in ("float64", "float32", ">f8", "int64", "uint16", "bool", "object"):
+        one = np.ones((3, 2)).astype(kind)
+        assert problem().loss({X: one}, one).tolist() == [-2.0] * 3
+    assert problem().loss({X: [[1, 1]]}, [[1.0, 2.0]]).tolist() == [-3.0]

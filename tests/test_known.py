@@ -350,9 +350,9 @@ FOREIGN = cp.Parameter(name="foreign")
         (lambda: GIVEN.problem.solve(GIVEN.theta), "needs known data for"),
         (lambda: GIVEN.problem.solve(GIVEN.theta, known=[1]), "known must be a dict.*not list"),
         (lambda: GIVEN.values(stok=1.0), r"a value for 'stok', which the problem does not use.*'s'"),
-        (lambda: GIVEN.values(**{"on": None}), "on must be numbers, real ones, not NoneType"),
-        (lambda: GIVEN.values(b="two"), "b must be numbers, real ones, not str"),
-        (lambda: GIVEN.values(b=1j * np.ones(BATCH)), "b must be numbers"),
+        (lambda: GIVEN.values(**{"on": None}), "on must be numbers, real ones, .*not NoneType"),
+        (lambda: GIVEN.values(b="two"), "b holds text"),
+        (lambda: GIVEN.values(b=1j * np.ones(BATCH)), "Complex data not supported"),
         (lambda: GIVEN.values(s=[[1, 2, 3], [1, 2]]), "s must be numbers"),
         (
             lambda: GIVEN.values(s=torch.ones(BATCH, 2)),

@@ -37,10 +37,15 @@ def number(name: str, value: Any) -> float:
 
 
 def real(name: str, value: Any) -> None:
-    """Refuse what NumPy and torch would silently take a part of, or something else: complex, sparse, masked, dates."""
+    """Refuse what NumPy and torch would silently take a part of, or something else, or of which there are no numbers.
+
+    That is sparse or complex, masked, dates, text, or on torch's meta device.
+    """
     if hasattr(value, "toarray") or str(getattr(value, "layout", "torch.strided")) != "torch.strided":
         dense = "to_dense()" if hasattr(value, "to_dense") else "toarray()"
         raise ShapeError(f"{name} is sparse, which is not supported: give {name.split()[-1]}.{dense}.")
+    if str(getattr(value, "device", "")) == "meta":
+        raise ShapeError(f"{name} is on the meta device, where there are no numbers: give it on another one.")
     try:
         imaginary = value.is_complex() if hasattr(value, "is_complex") else np.iscomplexobj(value)
     except ValueError:
@@ -53,11 +58,25 @@ def real(name: str, value: Any) -> None:
         return
     if np.ma.is_masked(value):
         raise ShapeError(f"{name} has masked entries: drop or fill them first.")
-    told = np.asarray(value) if isinstance(value, list | tuple) else value
+    told: Any = np.asarray(value) if isinstance(value, list | tuple) else value
     of_columns = getattr(told, "dtypes", ())
     kinds = [getattr(told, "dtype", None), *(of_columns if np.iterable(of_columns) else ())]
     if any(getattr(kind, "kind", "") in ("m", "M") for kind in kinds):
         raise ShapeError(f"{name} holds dates or durations: turn them into numbers of your choice first.")
+    framed = hasattr(told, "columns") and hasattr(told, "items")
+    if text := [column for column, part in (told.items() if framed else [(None, told)]) if _text(part)]:
+        where = f" in its columns {text[:8]}" if framed else ""
+        raise ShapeError(
+            f"{name} holds text{where}: turn it into numbers first, categories for example by pandas.get_dummies."
+        )
+
+
+def _text(part: Any) -> bool:
+    """Whether this is text or holds some, be it of digits."""
+    kind = getattr(getattr(part, "dtype", None), "kind", "")
+    if kind == "O":
+        return any(isinstance(entry, str | bytes) for entry in np.asarray(part).ravel())
+    return isinstance(part, str | bytes) or kind in ("U", "S")
 
 
 def finite(name: str, table: Any) -> None:

@@ -20,6 +20,7 @@ from drolayers.conic.transforms import refuse_vmap
 from drolayers.cost.products import Monomial, Products, intervals
 from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
 from drolayers.numbering import Numbered
+from drolayers.tensors import tensor
 from drolayers.uncertainty import Uncertain
 
 Known = Mapping[cp.Parameter | str, Any]
@@ -168,22 +169,16 @@ class KnownData(Numbered):
 
     def _tensor(self, p: cp.Parameter, value: Any) -> Tensor:
         """One value as a tensor of floats whose last dimensions are those of the parameter."""
-        try:
-            if value is None or (value.is_complex() if isinstance(value, Tensor) else np.iscomplexobj(value)):
-                raise TypeError
-            tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value, dtype=float))
-        except (TypeError, ValueError) as error:
-            said = f"Known data {p.name()} must be numbers, real ones, not {type(value).__name__}."
-            raise ShapeError(said) from error
-        refuse_vmap(tensor)
-        tensor = tensor if tensor.is_floating_point() else tensor.double()
-        extra = tensor.dim() - p.ndim
-        if extra not in (0, 1) or tuple(tensor.shape[extra:]) != tuple(p.shape):
+        found = tensor(f"Known data {p.name()}", value)
+        refuse_vmap(found)
+        found = found if found.is_floating_point() else found.double()
+        extra = found.dim() - p.ndim
+        if extra not in (0, 1) or tuple(found.shape[extra:]) != tuple(p.shape):
             raise ShapeError(
                 f"Known data {p.name()} must have shape (batch, *{tuple(p.shape)}) or {tuple(p.shape)}, not "
-                f"{tuple(tensor.shape)}."
+                f"{tuple(found.shape)}."
             )
-        return tensor
+        return found
 
     def usable(self, values: Mapping[cp.Parameter, Tensor]) -> tuple[dict[cp.Parameter, Tensor], Bool[Tensor, "batch"]]:
         """The values, with those of another item where an item's cannot be used, which is told of; and where that is.

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import cvxpy as cp
-import numpy as np
 import torch
 from cvxpy.expressions.leaf import Leaf
 from jaxtyping import Float, Int
@@ -16,7 +15,6 @@ from drolayers.adapting import Adaptation, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets, check_sets
-from drolayers.checks import real
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
 from drolayers.conic.transforms import refuse_transforms
@@ -35,6 +33,7 @@ from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 from drolayers.statuses import OnFailure
+from drolayers.tensors import tensor
 from drolayers.uncertainty import Uncertain
 from drolayers.written import Writer
 
@@ -381,8 +380,7 @@ class DecisionProblem:
         """Values of all that an expression may hold, and the items whose known data are wrong."""
         values = self._checked(x, self._hidden)
         uncertain = self.ambiguity.y
-        real("y", y)
-        y = uncertain.rows(torch.as_tensor(y))
+        y = uncertain.rows(tensor("y", y))
         if y.dim() != 2 or y.shape[1] != uncertain.dim:
             shapes = f"{f'(batch, *{uncertain.shape}) or ' if uncertain.ndim > 1 else ''}(batch, {uncertain.dim})"
             raise ShapeError(f"Outcomes must have shape {shapes}, not {tuple(y.shape)}.")
@@ -493,12 +491,8 @@ class DecisionProblem:
         if missing:
             advice = ": unpickled from elsewhere, the problem knows its own problem.variables alone" if foreign else ""
             raise ShapeError(f"The decision has no values for {missing}{advice}.")
-        values = {
-            v: given[v.id] if isinstance(given[v.id], Tensor) else torch.as_tensor(np.asarray(given[v.id]))
-            for v in wanted
-        }
+        values = {v: tensor(v.name(), given[v.id]) for v in wanted}
         for v, value in values.items():
-            real(v.name(), value)
             if tuple(value.shape[value.dim() - len(v.shape) :]) != v.shape or not 1 <= value.dim() - len(v.shape) <= 2:
                 raise ShapeError(
                     f"{v.name()} must have shape (batch, *{v.shape}) or (batch, candidate, *{v.shape}), "

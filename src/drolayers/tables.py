@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Sequence
 from io import StringIO
 from math import isfinite
@@ -91,8 +92,10 @@ def _check_names(name: str, found: list[str]) -> None:
 
 def _text(data: bytes, name: str) -> str:
     """Text in UTF-8, with or without its mark."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ShapeError(f"Line 1 of {name} is in UTF-16: save the file as UTF-8.")
+    # The longer marks first: one of them begins with another.
+    for mark, width in ((BOM_UTF32_LE, 32), (BOM_UTF32_BE, 32), (BOM_UTF16_LE, 16), (BOM_UTF16_BE, 16)):
+        if data.startswith(mark):
+            raise ShapeError(f"Line 1 of {name} is in UTF-{width}: save the file as UTF-8.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from drolayers.checks import whole
+from drolayers.checks import real, whole
 from drolayers.errors import ModelError
 from drolayers.numbering import Numbered
 from drolayers.support import Reals, Support
@@ -67,8 +67,15 @@ class Uncertain(Numbered, cp.Parameter):
 
     def rows(self, outcomes: Any, lead: int = 1) -> Any:
         """Outcomes ``(..., *shape)`` with ``lead`` dimensions in front as ``(..., dim)``; others stay as they are."""
-        shape = tuple(np.shape(outcomes))
-        if self.flat is self or shape[lead:] != self.shape:
+        if self.flat is self:
             return outcomes
+        try:
+            shape = tuple(np.shape(outcomes))
+        except ValueError:
+            # Rows of unequal lengths are told by whoever reads them.
+            return outcomes
+        if shape[lead:] != self.shape:
+            return outcomes
+        real(self.name(), outcomes)
         given = outcomes if hasattr(outcomes, "reshape") else np.asarray(outcomes)
         return given.reshape(*shape[:lead], self.dim)

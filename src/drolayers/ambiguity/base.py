@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import cvxpy as cp
 import numpy as np
@@ -21,9 +21,10 @@ from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Term
 from drolayers.ambiguity.theta import Theta
 from drolayers.amounts import Told
-from drolayers.errors import ModelError
+from drolayers.errors import ModelError, ShapeError
 from drolayers.products import kron, tiled, times
 from drolayers.support import Layout, Support
+from drolayers.tensors import tensor
 
 Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
 """From the sums of all scenarios to what is to be summed instead, with its constraints."""
@@ -343,6 +344,19 @@ class AmbiguitySet(Theta, ABC):
         for name, power in powers.items():
             values[name] = values[name] * (by**power).reshape(-1, *[1] * (values[name].dim() - 1))
         return self.pack(values)
+
+    def beside(
+        self, theta: Float[Tensor, "batch theta"], y: Any
+    ) -> tuple[Float[Tensor, "batch theta"], Float[Tensor, "batch dim"]]:
+        """θ and one outcome an item, checked; one row of θ serves all outcomes."""
+        self.check(theta)
+        y = self.y.rows(tensor("y", y)).to(theta)
+        if y.dim() != 2 or y.shape[1] != self.y.dim or len(theta) not in (1, len(y)):
+            raise ShapeError(
+                f"Scores need theta and one outcome an item, of shape ({len(theta)}, {self.y.dim}), "
+                f"not {tuple(y.shape)}."
+            )
+        return theta.expand(len(y), -1), y
 
     def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds an outcome by itself; differentiable.

@@ -288,7 +288,7 @@ class MomentSet(AmbiguitySet):
         the mean, ``Mean(sigma=None)`` or ``Norm(2, A=...)``, and a cost that is affine in y it is the worst case over
         the outcomes of that box or ellipsoid itself, as for ``dro.Outcomes``; for other costs it is more cautious.
         """
-        theta, y = theta.double(), self.y.rows(y).to(theta).double()
+        theta, y = (part.double() for part in self.beside(theta, y))
         values = self.values(theta, y[:, None])[:, 0].split([m.bounds for m in self.moments], 1)
         found = []
         for i, (moment, value, sigma) in enumerate(zip(self.moments, values, self.sigmas(theta), strict=True)):

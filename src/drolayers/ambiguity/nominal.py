@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.checks import real
 from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ShapeError
 
@@ -46,6 +47,8 @@ class Nominal(NamedTuple):
                 f"not {type(given).__name__}."
             )
         atoms, weights = given
+        real("The tensor of nominal atoms", atoms)
+        real("The tensor of nominal weights", weights)
         number = count or (atoms.shape[1] if atoms.dim() == 3 else 0)
         shapes = (batch, number, dim), (batch, number)
         if not number or tuple(atoms.shape) != shapes[0] or tuple(weights.shape) != shapes[1]:

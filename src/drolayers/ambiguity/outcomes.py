@@ -24,7 +24,7 @@ from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.checks import number
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError
 from drolayers.products import times
 from drolayers.support import Layout, ellipsoid_conjugate
 from drolayers.uncertainty import Uncertain
@@ -173,13 +173,8 @@ class Outcomes(Centred):
         Returns:
             At most 1 where the shape holds the outcome, infinite where no multiple of a flat shape does.
         """
-        y = self.y.rows(y)
-        if y.dim() != 2 or y.shape[1] != self.y.dim or len(theta) not in (1, len(y)):
-            raise ShapeError(
-                f"Scores need theta and one outcome an item, of shape ({len(theta)}, {self.y.dim}), "
-                f"not {tuple(y.shape)}."
-            )
-        return self.gauge(self.preimage(theta.expand(len(y), -1), y[:, None]))[:, 0].to(theta.dtype)
+        theta, y = self.beside(theta, y)
+        return self.gauge(self.preimage(theta, y[:, None]))[:, 0].to(theta.dtype)
 
     def whitened(
         self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch point dim"]

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from drolayers.checks import real
 from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ShapeError
 from drolayers.uncertainty import Uncertain
@@ -40,6 +41,7 @@ class Theta:
             value = parameters[name]
             if not isinstance(value, Tensor):
                 raise ShapeError(f"Parameter {name!r} must be a tensor, not {type(value).__name__}.")
+            real(f"Parameter {name!r}", value)
             if shape == (self.y.dim,):
                 value = self.y.rows(value)
             expected = (parts[0].shape[0] if parts else value.shape[:1].numel(), *shape)
@@ -77,6 +79,8 @@ class Theta:
 
     def check(self, theta: Tensor) -> None:
         """Raise unless θ is a float tensor of shape (batch, size)."""
+        if isinstance(theta, Tensor):
+            real("theta", theta)
         if not isinstance(theta, Tensor) or not theta.is_floating_point():
             kind = getattr(theta, "dtype", type(theta).__name__)
             raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")

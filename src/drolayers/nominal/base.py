@@ -145,6 +145,7 @@ class NominalDistribution(nn.Module, ABC):
 
     def _standardised(self, z: Tensor) -> Tensor:
         """Checked covariates in the units of the training data."""
+        real("z", z)
         width = self.covariates.shape[1]
         if not isinstance(z, Tensor) or not z.is_floating_point() or z.dim() != 2 or z.shape[1] != width:
             shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
