@@ -195,7 +195,7 @@ def test_no_epochs_are_no_training() -> None:
 def test_a_start_without_a_score_is_no_best_one() -> None:
     training, held_out = (examples(_problem(), *_data(30, seed=seed)) for seed in (0, 1))
     model = MeanModel(3, 2, ())
-    model.calibrate(training.Z, training.Y)
+    model.take_units(training.Z, training.Y)
     asked = []
 
     def score(data: Examples) -> float:

@@ -128,6 +128,8 @@ class DecisionFocusedLearner(Judged, Decider):
             calibration_share: share of the data that is held out, before anything else, for :meth:`calibrate`.
         """
         self._check()
+        # What was saved before may be loaded.
+        check_places(pretraining=self.pretraining, training=self.training)
         before = {name: value for name, value in vars(self).items() if name.endswith("_")}
         try:
             folder = self.trainer.directory
@@ -214,7 +216,6 @@ class DecisionFocusedLearner(Judged, Decider):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kinds):
                 raise ModelError(f"{name} must be {example}, not {value!r}.")
-        check_places(pretraining=self.pretraining, training=self.training)
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
