@@ -74,7 +74,7 @@ def test_a_draw_of_peers(monkeypatch, tmp_path: Path) -> None:
     # All settings of a seed come first.
     seeds = [task.seed for task in pyepo.tasks(2)]
     assert seeds == sorted(seeds)
-    assert len(seeds) == 2 * 4 * 60
+    assert len(seeds) == 2 * 5 * 60
 
 
 def test_means_by_part() -> None:
