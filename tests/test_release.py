@@ -117,7 +117,13 @@ def test_files_that_a_stranger_looks_for() -> None:
     assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
     assert {system.partition("-")[0] for system in matrix["system"]} == {"ubuntu", "macos", "windows"}
     log = (ROOT / "benchmarks" / "install.txt").read_text("utf-8")
-    for what in ("wheel, core alone", "wheel, all extras", "sdist, core alone", f"drolayers-{dro.__version__}"):
+    for what in (
+        "wheel, core alone",
+        "wheel, all extras",
+        "sdist, core alone",
+        "sdist, all extras",
+        f"drolayers-{dro.__version__}",
+    ):
         assert what in log
 
 
