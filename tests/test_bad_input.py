@@ -152,6 +152,9 @@ ENTRIES = {
     "theta of a score": (THETA, lambda v: problem().ambiguity.scores(v, POINT)),
     "outcomes of a score": (POINT, lambda v: problem().ambiguity.scores(THETA, v)),
     "outcomes of a box": (POINT, lambda v: BOX.scores(torch.ones(3, 4).double(), v)),
+    "outcomes of typical values": (POINT, lambda v: problem().ambiguity.typical(v)),
+    "theta of emptiness": (THETA, lambda v: problem().ambiguity.emptiness(v, None)),
+    "a factor": (POINT[:, 0], lambda v: problem().ambiguity.scaled(THETA, v)),
     "context": (POINT, FITTED),
     "decision": (POINT, lambda v: problem().loss({X: v}, POINT)),
     "decision in its worst case": (POINT, lambda v: problem().worst_case_cost({X: v}, THETA)),
@@ -161,7 +164,7 @@ ENTRIES = {
 }
 ODD = {
     "sparse": lambda v: v.to_sparse(),
-    "sparse by rows": lambda v: v.to_sparse_csr(),
+    "sparse by rows": lambda v: v.reshape(len(v), -1).to_sparse_csr(),
     "sparse of scipy": lambda v: scipy.sparse.csr_array(v.reshape(len(v), -1).numpy()),
     "complex": lambda v: v + 1j,
     "complex array": lambda v: v.numpy() + 1j,
@@ -190,6 +193,18 @@ def test_numbers_that_are_none_are_refused(entry: str, odd: str) -> None:
     with pytest.raises(dro.DROError) as caught:
         use(ODD[odd](value))
     assert "\n" not in str(caught.value)
+
+
+def test_a_factor_for_every_item_or_for_all() -> None:
+    for ambiguity, size in ((problem().ambiguity, 3), (BOX, 4)):
+        theta = torch.ones(3, size, dtype=torch.float64)
+        every = ambiguity.scaled(theta, torch.full((3,), 2.0))
+        for factor in (2.0, torch.tensor([2.0]), [2.0, 2.0, 2.0]):
+            torch.testing.assert_close(ambiguity.scaled(theta, factor), every)
+        torch.testing.assert_close(ambiguity.scaled(theta[:1], torch.full((3,), 2.0)), every)
+        for factor in (torch.ones(2), torch.ones(3, 1), torch.ones(0)):
+            with pytest.raises(dro.ShapeError, match=r"one an item \(3,\)"):
+                ambiguity.scaled(theta, factor)
 
 
 def test_arrays_are_taken_for_tensors() -> None:

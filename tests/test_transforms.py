@@ -102,8 +102,9 @@ def attained(theta: Tensor, atoms: Tensor) -> Tensor:
         lambda f: torch.func.jacfwd(f, 1)(RADIUS, NOMINAL[0]),
         lambda f: torch.func.vmap(lambda atoms: f(RADIUS[:1], atoms[None]))(NOMINAL[0]),
         lambda f: torch.func.vmap(lambda theta: f(theta[None], NOMINAL[0][:1]))(RADIUS),
-        # Nothing depends on what is differentiated.
+        # Nothing depends on what is differentiated, or batched.
         lambda f: torch.func.grad(lambda w: w * f(RADIUS, NOMINAL[0]).sum())(torch.ones(())),
+        lambda f: torch.func.vmap(lambda w: w * f(RADIUS, NOMINAL[0]).sum())(torch.ones(2)),
     ],
 )
 def test_nominal_distributions_and_worst_ones_too(transform: Callable[[object], object], f: object) -> None:
@@ -123,6 +124,13 @@ def test_decisions_that_are_evaluated_and_known_data_too() -> None:
     ):
         with pytest.raises(dro.DifferentiationError, match="give all items as one batch"):
             torch.func.vmap(f)(two)
+
+
+def test_inference_mode_changes_nothing() -> None:
+    for f in (decided, attained):
+        expected = f(RADIUS, NOMINAL[0])
+        with torch.inference_mode():
+            torch.testing.assert_close(f(RADIUS, NOMINAL[0].clone()), expected)
 
 
 def test_nothing_of_a_transform_is_kept() -> None:

@@ -74,7 +74,7 @@ class Evaluations:
         refuse_transforms(*x.values())
         ambiguity = self.writer.set_of(part)
         _, probes = self._program(part)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             zero = given.theta.detach().double().new_zeros(())
             moves = [zero.new_zeros(len(given.theta), p.size).requires_grad_() for p in probes.parameters]
             detached = {k: v.detach() for k, v in x.items()}

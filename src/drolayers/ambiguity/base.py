@@ -337,13 +337,31 @@ class AmbiguitySet(Theta, ABC):
 
     def grown(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor, powers: Mapping[str, float]) -> Tensor:
         """θ with some parameters multiplied by a power of a factor, one for all items or one an item."""
-        values, by = (
-            self.unpack(theta),
-            torch.as_tensor(factor, dtype=theta.dtype, device=theta.device).expand(len(theta)),
-        )
+        theta, by = self.times(theta, factor)
+        values = self.unpack(theta)
         for name, power in powers.items():
             values[name] = values[name] * (by**power).reshape(-1, *[1] * (values[name].dim() - 1))
         return self.pack(values)
+
+    def times(
+        self, theta: Float[Tensor, "batch theta"], factor: Any
+    ) -> tuple[Float[Tensor, "batch theta"], Float[Tensor, "batch"]]:
+        """θ and a factor an item, checked; one of either serves all of the other."""
+        self.check(theta)
+        by = tensor("factor", factor).to(theta)
+        if by.dim() > 1 or (by.numel() != 1 and len(theta) not in (1, len(by))):
+            raise ShapeError(
+                f"factor must be one number, or one an item ({len(theta)},), not of shape {tuple(by.shape)}."
+            )
+        count = len(theta) if by.numel() == 1 else len(by)
+        return theta.expand(count, -1), by.reshape(-1).expand(count)
+
+    def points(self, y: Any) -> Float[Tensor, "point dim"]:
+        """Some outcomes in float64, checked."""
+        y = self.y.rows(tensor("y", y))
+        if y.dim() != 2 or y.shape[1] != self.y.dim or not len(y):
+            raise ShapeError(f"Outcomes must have shape (point, {self.y.dim}), not {tuple(y.shape)}.")
+        return y.double()
 
     def beside(
         self, theta: Float[Tensor, "batch theta"], y: Any

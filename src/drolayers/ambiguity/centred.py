@@ -18,7 +18,6 @@ from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.parameters import Typical, deviation
-from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.checks import numbers
 from drolayers.conic import default_engine
@@ -86,10 +85,7 @@ class Centred(AmbiguitySet):
             raise ModelError(
                 f"{type(self).__name__} cannot be scaled, since its {self.extent} was given: let it be learnt."
             )
-        parts, size = self.unpack(theta), torch.as_tensor(factor, dtype=theta.dtype, device=theta.device)
-        grown = parts[self.extent] * size.reshape(-1, *[1] * len(self.parameters[self.extent]))
-        parts[self.extent] = grown
-        return torch.cat([columns(part.expand(len(grown), *part.shape[1:])) for part in parts.values()], 1)
+        return self.grown(theta, factor, {self.extent: 1.0})
 
     def aims(self, y: Float[Tensor, "batch dim"]) -> dict[str, Float[Tensor, "batch ..."]]:
         """The outcomes themselves, for the centre."""
@@ -119,6 +115,7 @@ class Centred(AmbiguitySet):
 
         Infinite where none does, NaN where it could not be found; without gradients.
         """
+        self.check(theta)
         theta = theta.detach().double()
         found, outside = theta.new_zeros(len(theta)), self.outside(theta, known)
         if bool(outside.any()):

@@ -111,7 +111,7 @@ class MeanCovariance(Centred):
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """Mean and covariance of the outcomes."""
-        centre, scale, root = spread(y.double())
+        centre, scale, root = spread(self.points(y))
         one = torch.ones((), dtype=torch.float64)
         found = {
             "mu": centre,

@@ -221,7 +221,7 @@ class Mixture(AmbiguitySet):
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """Every set where the outcomes are that its event allows; as often as those occur."""
-        y, count = y.double(), len(self.sets)
+        y, count = self.points(y), len(self.sets)
         mine = [y[~_outside(part.y, y)] for part in self.sets]
         found: dict[str, Typical] = {}
         if self.given is None:
@@ -254,6 +254,7 @@ class Mixture(AmbiguitySet):
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
     ) -> Float[Tensor, "batch"]:
         """That of the set that lacks most; weights and radius must not be negative."""
+        self.check(theta)
         theta = theta.detach().double()
         found = self.split(self.around(nominal, theta) if self.needs_nominal else None)
         parts = [
@@ -320,10 +321,10 @@ class Mixture(AmbiguitySet):
             theta: flat.
             factor: one for all items or one an item, ``(batch,)``.
         """
+        theta, factor = self.times(theta, factor)
         parts = [self.own(theta)]
         if self.kind is not None:
-            size = torch.as_tensor(factor, dtype=theta.dtype, device=theta.device).reshape(-1, 1)
-            parts = [theta[:, : self._own - 1], (self._radius(theta) * size).expand(len(theta), 1)]
+            parts = [theta[:, : self._own - 1], self._radius(theta) * factor[:, None]]
         for i, (name, part) in enumerate(zip(self.names, self.sets, strict=True)):
             scale = getattr(part, "scaled", None)
             if scale is None:

@@ -240,7 +240,7 @@ class MomentSet(AmbiguitySet):
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """The moments' own parameters, and the mean of each moment there as its bound."""
-        y = y.double()
+        y = self.points(y)
         found: dict[str, Typical] = {}
         for i, moment in enumerate(self.moments):
             own = moment.typical(y)
@@ -329,6 +329,7 @@ class MomentSet(AmbiguitySet):
 
         Here ρ_i(y) = g_i(y)^(1/p) and ρ_i = σ_i^(1/p), so that everything scales with the data.
         """
+        self.check(theta)
         theta = theta.detach().double().cpu()
         bounds = [s.sign() * s.abs() ** (1.0 / m.degree) for s, m in zip(self.sigmas(theta), self.moments, strict=True)]
         rho = torch.cat(bounds, 1)

@@ -126,7 +126,7 @@ class Outcomes(Centred):
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """What holds nine tenths of a normal distribution with the mean and covariance of the outcomes."""
-        centre, scale, root = spread(y.double())
+        centre, scale, root = spread(self.points(y))
         size = self._multiple * scale
         shape = (
             triangular(self._multiple * root, size) if self.shape == "ellipsoid" else Typical(size, size, positive=True)

@@ -104,6 +104,7 @@ class Reweighted(AmbiguitySet):
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
     ) -> Float[Tensor, "batch"]:
         """How far atoms of positive weight lie outside the support, relative to their size; else room to spare."""
+        self.check(theta)
         around = self.around(nominal, theta)
         atoms, there = around.atoms.detach(), around.weights.detach() > 0
         size = (atoms.abs().amax(2) * there).amax(1).clamp(min=1e-300)

@@ -103,6 +103,7 @@ class Sets(Theta):
 
     def parts(self, theta: Float[Tensor, "batch theta"]) -> list[Float[Tensor, "batch part"]]:
         """Every set's part of θ."""
+        self.check(theta)
         return list(theta.split([other.size for other in self.members], 1))
 
     def name(self, k: int, parameter: str) -> str:

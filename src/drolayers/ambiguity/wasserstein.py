@@ -320,7 +320,7 @@ class Wasserstein(AmbiguitySet):
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """A tenth of the mean distance from the mean as radius; the metric that whitens y."""
-        y = y.double()
+        y = self.points(y)
         given, moving = self.transport.metric, y[:, self.transport.moving]
         learnt = whitening(moving, *given.shape) if isinstance(given, Learn) else None
         matrix = self.transport.matrix(None if learnt is None else learnt[None])
@@ -352,6 +352,7 @@ class Wasserstein(AmbiguitySet):
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None
     ) -> Float[Tensor, "batch"]:
         """The least radius that will do against the radius, relative to the radius."""
+        self.check(theta)
         theta, around = theta.detach(), self.around(nominal, theta)
         around = Nominal(around.atoms.detach(), around.weights.detach())
         radius, needed, matrix = theta.double()[:, 0], self.needed(theta, around, known), self._matrix(theta)

@@ -25,7 +25,8 @@ def wraps_all() -> bool:
 
 def refuse_transforms(*tensors: Tensor) -> None:
     """Refuse tensors within torch.func's vmap, grad, jacrev and the like, and batched gradients."""
-    if wraps_all() or any(
+    # Even where no tensor has to do with it, no function with a derivative of its own may be called there.
+    if _functorch.peek_interpreter_stack() is not None or any(
         _functorch.is_functorch_wrapped_tensor(t)
         or _functorch.is_legacy_batchedtensor(t)
         or forward_ad.unpack_dual(t).tangent is not None
