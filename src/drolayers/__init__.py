@@ -161,4 +161,5 @@ def __dir__() -> list[str]:
 
 if not TYPE_CHECKING:
     # ``from drolayers import *`` takes what is there.
-    __all__ = [name for name in __all__ if name in __dir__()]
+    _there = set(__dir__())
+    __all__ = [name for name in __all__ if name in _there]

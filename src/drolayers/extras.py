@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -20,7 +21,7 @@ def require(module: str, extra: str) -> Any:
 
 def absent(*packages: str) -> list[str]:
     """Those that are not installed."""
-    return [package for package in packages if find_spec(package) is None]
+    return [package for package in packages if sys.modules.get(package) is None and find_spec(package) is None]
 
 
 def needs(extra: str, *packages: str) -> None:

@@ -27,10 +27,10 @@ def tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
-        if value is None:
+        array = np.array(value)
+        if array.dtype == object and any(entry is None for entry in array.flat):
             # For NumPy it is NaN.
             raise TypeError
-        array = np.array(value)
         # Numbers as Python holds them, or of a type that torch has not, are taken for floats.
         return torch.as_tensor(array if array.dtype in _KNOWN else array.astype(float))
     except (TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ def writing(where: str | Path) -> Iterator[None]:
 def file(path: str | Path) -> Path:
     """A path that is not that of a folder."""
     found = Path(path)
-    if found.is_dir():
+    if os.path.isdir(found):  # a path that cannot be looked at is no folder either
         raise ModelError(f"{found} is a folder: give the name of a file.")
     return found
 

@@ -7,16 +7,19 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from drolayers import files
+from drolayers.conic.compile import compile_program
 from drolayers.conic.program import FORMAT, AffineMap, ConeProgram
 from drolayers.conic.registry import make_engine
 from drolayers.errors import ModelError
 from tests import damage
-from tests.conic.families import BUILDERS, GENERAL, family
+from tests.conic.families import BUILDERS, GENERAL, family, needs_moreau
 from tests.learning.small import shop
 
 
@@ -110,7 +113,9 @@ def program(name: str) -> ConeProgram:
     return shop().problem.program if name == "shop" else family(name).program
 
 
-@pytest.mark.parametrize(("name", "engine"), [("shop", "auto"), ("qp_weights", "moreau")])
+@pytest.mark.parametrize(
+    ("name", "engine"), [("shop", "auto"), pytest.param("qp_weights", "moreau", marks=needs_moreau)]
+)
 def test_damaged_programs_are_refused_before_they_are_built(name: str, engine: str, tmp_path: Path) -> None:
     """Whatever a header or a tensor says, a program comes of it that can be used, or one sentence."""
     file = tmp_path / "program"
@@ -140,3 +145,24 @@ def test_damaged_programs_are_refused_before_they_are_built(name: str, engine: s
     assert refused["A_indptr: backwards"]
     assert refused["A_indices: with 1000000000000"]
     assert not any(answer for told, answer in refused.items() if told.startswith("q_map.constant: with"))
+
+
+def test_quadratic_forms_that_are_symmetric_but_for_rounding_can_be_loaded(tmp_path: Path) -> None:
+    """CVXPY takes them, too; a matrix that is not symmetric is refused."""
+    rng = np.random.default_rng(0)
+    x, scale = cp.Variable(5), cp.Parameter(5)
+    S = np.linalg.inv(np.cov(rng.normal(size=(5, 40))))
+    D = np.diag(rng.uniform(size=5))
+    sparse = D @ np.corrcoef(rng.normal(size=(5, 40))) @ D
+    sparse[0, 1], sparse[1, 0] = 0.0, 1e-17
+    for matrix in (S, sparse):
+        assert (matrix != matrix.T).any()
+        problem = cp.Problem(cp.Minimize(cp.quad_form(x, matrix, assume_PSD=True) + scale @ x))
+        compiled = compile_program(problem, [scale])
+        compiled.save(tmp_path / "program")
+        assert ConeProgram.load(tmp_path / "program").fingerprint == compiled.fingerprint
+        header, tensors = files.load(tmp_path / "program", "compiled program", FORMAT)
+        tensors["P_map.constant"][1] += 1.0
+        files.save(tmp_path / "program", header, tensors)
+        with pytest.raises(ModelError, match="symmetric"):
+            ConeProgram.load(tmp_path / "program")
