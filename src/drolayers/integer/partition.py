@@ -4,6 +4,10 @@ A box whose optimum is integral is divided at that point (Lawler, Murty), any ot
 promise most. Children are bounded before they are solved: by reduced costs or, where a column is in the basis, by the
 first pivot that they would take. Reduced costs also fix columns whose change would cost too much. Where all rows are
 equations and all columns integral, fixing those outside the basis fixes the others, which then have no children.
+
+Integers that are worth nearly the same leave little to prune by: a knapsack that holds 13.7 of them on average and 13 at
+most has a relaxation that is worth half an item too much in every box. A search that goes on for long begins anew with
+what it lacked, a row for how many can be had at all.
 """
 
 from __future__ import annotations
@@ -18,6 +22,12 @@ from drolayers.integer.simplex import DUAL, REFRESH, SOLVED, STUCK, ahead, enter
 
 PROVEN, LIMIT, DOUBTFUL = 0, 1, 2
 """How a search ends: with a proof, at its limit, or where the arithmetic does not settle a box."""
+
+FIRST = 300
+"""Boxes after which it is asked how many integers can be had; most searches end before (``benchmarks/README.md``)."""
+
+_COUNT = 100
+"""Boxes within which that is answered."""
 
 _INTEGRAL = 1e-6
 """Distance from an integer up to which a vertex counts as integral; its point is solved for anyway."""
@@ -275,6 +285,34 @@ def search(
 
 
 @njit(**OPTIONS)
+def counted(
+    start: Ints, column: Ints, entry: Floats, b: Floats, rows: int, size: int, c: Floats, zero: int, low: Floats,
+    high: Floats, integers: Ints, tie: float, stop: Flags,
+) -> int:  # fmt: skip
+    """Add a row that says how many integers can be had, or must be; entries after it, as before where it says nothing.
+
+    The same program with costs of one, by their signs, has whole values: its bound is rounded up. That is a cut of
+    Chvátal and Gomory, or a stronger one where a few boxes prove more.
+    """
+    sign = np.zeros(c.size)
+    for j in integers:
+        sign[j] = np.sign(c[j])
+    _, least, _, _, ended, bound = search(
+        start[: rows + 1], column[:size], entry[:size], b[:rows], sign, zero, low, high, integers, 1, _COUNT, tie, 1.0,
+        stop,
+    )  # fmt: skip
+    bound = np.ceil(bound - 1e-6) if ended == LIMIT else least[0]
+    if ended == DOUBTFUL or not np.isfinite(bound):
+        return size
+    for j in integers:
+        if sign[j] != 0.0:
+            column[size], entry[size] = j, -sign[j]
+            size += 1
+    start[rows + 1], b[rows] = size, -bound
+    return size
+
+
+@njit(**OPTIONS)
 def search_each(
     items: Ints, row: Ints, column: Ints, entry: Floats, b: Floats, c: Floats, zero: int, low: Floats, high: Floats,
     needed: Flags, integers: Ints, count: int, limit: int, tie: float, grain: Floats, stop: Flags, points: Floats,
@@ -285,8 +323,9 @@ def search_each(
     A call for each would wait for the interpreter as long as for the search.
     """
     m, n = b.shape[1], c.shape[1]
-    start, place = np.zeros(m + 1, dtype=np.int64), np.zeros(m, dtype=np.int64)
-    columns, entries, rhs = np.zeros(column.size, dtype=np.int64), np.zeros(column.size), np.zeros(m)
+    # There is room for one more row.
+    start, place, rhs = np.zeros(m + 2, dtype=np.int64), np.zeros(m, dtype=np.int64), np.zeros(m + 1)
+    columns, entries = np.zeros(column.size + n, dtype=np.int64), np.zeros(column.size + n)
     for item in items:
         rows, equal, size, own = 0, 0, 0, entry[item if entry.shape[0] > 1 else 0]
         for i in range(m):
@@ -306,8 +345,22 @@ def search_each(
             start[i + 1] = max(start[i + 1], start[i])
         best, worth, answers, told[item, 0], told[item, 1], left[item] = search(
             start[: rows + 1], columns[:size], entries[:size], rhs[:rows], c[item], equal, low[item], high[item],
-            integers, count, limit, tie, grain[item], stop,
+            integers, count, min(limit, FIRST), tie, grain[item], stop,
         )  # fmt: skip
+        if told[item, 1] == LIMIT and limit > FIRST:
+            more = counted(
+                start, columns, entries, rhs, rows, size, c[item], equal, low[item], high[item], integers, tie, stop
+            )
+            taken, size = rows + (1 if more > size else 0), more
+            again = search(
+                start[: taken + 1], columns[:size], entries[:size], rhs[:taken], c[item], equal, low[item],
+                high[item], integers, count, limit - FIRST, tie, grain[item], stop,
+            )  # fmt: skip
+            told[item, 0] += again[3]
+            told[item, 1], left[item] = again[4], max(left[item], again[5])
+            # A limit may come before the second search has found what the first one had.
+            if told[item, 1] != LIMIT or again[1][count - 1] <= worth[count - 1]:
+                best, worth, answers = again[0], again[1], again[2]
         for k in range(count):
             values[item, k] = worth[k]
             for i in range(integers.size):
