@@ -153,6 +153,25 @@ def test_nothing_of_a_transform_is_kept() -> None:
             pickle.dumps(layer)
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda problem: problem.solve(RADIUS, NOMINAL).objective,
+        lambda problem: problem.worst_case_cost({problem.variables[0]: THETA[:, :2]}, RADIUS, NOMINAL),
+        lambda problem: problem.worst_case_distribution(
+            {problem.variables[0]: THETA[:, :2]}, RADIUS, NOMINAL
+        ).probabilities,
+    ],
+)
+def test_compiled_functions_leave_problems_to_their_solvers(ask: Callable[[dro.DecisionProblem], Tensor]) -> None:
+    """Also what is asked for the first time there, whose program is compiled then."""
+    expected = ask(BALL)
+    for problem in (BALL, shop(False, "ball").problem):
+        torch.compiler.reset()
+        found = torch.compile(lambda problem=problem: ask(problem), backend="eager")()
+        torch.testing.assert_close(found, expected)
+
+
 def test_a_whole_graph_is_refused_with_the_reason() -> None:
     if "reason" not in signature(torch.compiler.disable).parameters:
         pytest.skip("this torch tells no reasons")

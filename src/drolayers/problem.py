@@ -17,7 +17,7 @@ from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets, check_sets
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
-from drolayers.conic.transforms import refuse_transforms
+from drolayers.conic.transforms import refuse_transforms, untraced
 from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
@@ -240,6 +240,7 @@ class DecisionProblem:
         """What the compiled program is affine in."""
         return self.given(theta, nominal, known).features
 
+    @untraced
     def solve(
         self,
         theta: Theta,
@@ -264,6 +265,7 @@ class DecisionProblem:
         advice = partial(self.advice, theta, nominal, known)
         return solution.masked(self.diagnosis.of(solution, given, fixed)).checked(on_failure, advice)
 
+    @untraced
     def shortfalls(
         self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
     ) -> dict[cp.Constraint, Float[Tensor, "batch row"]]:
@@ -274,6 +276,7 @@ class DecisionProblem:
         """
         return self._decisions.shortfalls(self.given(theta, nominal, known).features)
 
+    @untraced
     def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
         """Which constraint or set stands in the way, where there is no decision or no distribution, and how far."""
         return self.diagnosis.advice(self.given(theta, nominal, known), status)
@@ -399,12 +402,14 @@ class DecisionProblem:
             parts = {k: v.unsqueeze(1) if v.dim() == k.ndim + 1 else v for k, v in parts.items()}
         return self._adaptation.completed(parts, 1 + candidates), wrong
 
+    @untraced
     def worst_case_cost(
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None
     ) -> Float[Tensor, "batch"]:
         """f(x, θ) of given decisions, differentiable; inf where the worst case is, NaN where U(θ) is empty or x NaN."""
         return self._evaluations.value(self._cost, self._checked(x), self.given(theta, nominal, known))
 
+    @untraced
     def worst_case(
         self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None, *, of: cp.Constraint
     ) -> Float[Tensor, "batch row"]:
@@ -435,6 +440,7 @@ class DecisionProblem:
         leaves = {k: v.to(like) for k, v in (*chosen.items(), *told.items())}
         return TorchCost(found.left)({**leaves, **above})
 
+    @untraced
     def worst_case_distribution(
         self,
         x: Chosen,
