@@ -17,7 +17,7 @@ from drolayers.errors import ModelError
 from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
 from drolayers.integer import linear as linear_module
 from drolayers.integer import registry as registry_module
-from drolayers.integer.partition import DOUBTFUL
+from drolayers.integer.partition import DOUBTFUL, FIRST
 from drolayers.integer.simplex import EMPTY, REFRESH, SOLVED, solve
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
@@ -153,6 +153,23 @@ def test_whole_costs_are_told_apart_by_their_divisor() -> None:
         )
         nodes.append(int(found.nodes.sum()))
     assert nodes[0] < nodes[1]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["packed", "covered"])
+def test_integers_that_are_worth_nearly_the_same_are_counted(sign: float) -> None:
+    """What fits, or must be had, is a whole number; without a row that says so the packing took 2,300 boxes."""
+    rng = np.random.default_rng(2)
+    weight, count, batch = rng.uniform(3, 8, (2, 28)), 3, 3
+    x, worth = cp.Variable(28, integer=True, bounds=[0, 1]), cp.Parameter(28)
+    rows = [sign * (weight @ x) <= sign * 0.3 * weight.sum(1)]
+    program = compile_program(cp.Problem(cp.Minimize(-sign * worth @ x), rows), [worth])
+    values = program.values(torch.from_numpy(1.0 + 0.02 * rng.standard_normal((batch, 28))))
+    found = Simplex().best(program, values, count)
+    assert found.statuses == [Status.OPTIMAL] * batch
+    assert bool((found.nodes > FIRST).any())
+    assert int(found.nodes.max()) < 1500
+    truth = HiGHS(jobs=1).best(program, values, count)
+    torch.testing.assert_close(found.objective, truth.objective, rtol=1e-7, atol=1e-7)
 
 
 def test_bounds_of_integers_do_not_make_a_program_large() -> None:

@@ -23,7 +23,7 @@ from drolayers.integer.simplex import DUAL, REFRESH, SOLVED, STUCK, ahead, enter
 PROVEN, LIMIT, DOUBTFUL = 0, 1, 2
 """How a search ends: with a proof, at its limit, or where the arithmetic does not settle a box."""
 
-FIRST = 300
+FIRST = 100
 """Boxes after which it is asked how many integers can be had; most searches end before (``benchmarks/README.md``)."""
 
 _COUNT = 100
@@ -301,7 +301,7 @@ def counted(
         start[: rows + 1], column[:size], entry[:size], b[:rows], sign, zero, low, high, integers, 1, _COUNT, tie, 1.0,
         stop,
     )  # fmt: skip
-    bound = np.ceil(bound - 1e-6) if ended == LIMIT else least[0]
+    bound = np.ceil((bound if ended == LIMIT else least[0]) - 1e-6)
     if ended == DOUBTFUL or not np.isfinite(bound):
         return size
     for j in integers:
