@@ -19,25 +19,25 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "quickstart.md"
 STAMP = ROOT / "docs" / "assets" / "figures" / "tutorial.sha256"
-BLOCK = re.compile(r"^```(python|text)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 
 
 def run_page(text: str, filename: str) -> int:
-    """Execute the Python blocks of a page; what one prints must be shown in the text block after it."""
+    """Execute the Python blocks of a page; the text block after one shows what it prints, and nothing else."""
     namespace: dict[str, object] = {"__name__": "__docs__"}
-    said, count = "", 0
+    said, count, before = "", 0, ""
     for block in BLOCK.finditer(text):
-        line = text.count("\n", 0, block.start(2))
-        if block[1] == "text":
-            if said:
-                assert_same(said, block[2], f"{filename}:{line}")
+        kind, line = block[1], text.count("\n", 0, block.start(2))
+        if kind == "text" and before == "python":
+            assert_same(said, block[2], f"{filename}:{line}")
             said = ""
-            continue
         assert not said, f"{filename}:{line} comes before what was printed is shown:\n{said}"
-        with redirect_stdout(StringIO()) as output:
-            exec(compile("\n" * line + block[2], filename, "exec"), namespace)
-        said, count = output.getvalue(), count + 1
+        if kind == "python":
+            with redirect_stdout(StringIO()) as output:
+                exec(compile("\n" * line + block[2], filename, "exec"), namespace)
+            said, count = output.getvalue(), count + 1
+        before = kind
     assert not said, f"{filename} does not show what it prints last:\n{said}"
     return count
 

@@ -61,6 +61,16 @@ def test_output_that_is_not_shown_is_noticed() -> None:
         RUN.run_page(block, "page")
     with pytest.raises(AssertionError, match="page:4 comes before what was printed is shown"):
         RUN.run_page(block + "```python\nx = 1\n```\n", "page")
+    with pytest.raises(AssertionError, match="page:4 comes before what was printed is shown"):
+        RUN.run_page(block + "```bash\nls\n```\n", "page")
+
+
+def test_what_is_shown_must_be_printed() -> None:
+    silent, shown = "```python\nx = 1\n```\n", "```text\n0.5\n```\n"
+    with pytest.raises(AssertionError, match="page:4 prints"):
+        RUN.run_page(silent + shown, "page")
+    # What a command prints is not run here.
+    assert RUN.run_page(silent + "```bash\nls\n```\n" + shown, "page") == 1
 
 
 def test_the_site_runs_the_tutorial_as_the_tests_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,9 @@ def restore(path: str | Path, module: nn.Module, part: str, tensors: dict[str, T
     except (RuntimeError, TypeError) as error:
         why = files.misfits(state, module.state_dict()) or " ".join(str(error).split())
         raise ModelError(f"The {part} in {path} does not fit the one that was given: {why}.") from None
+    # Infinities may be meant, as in a mask of one's own.
+    if bad := next((name for name, value in state.items() if bool(value.isnan().any())), None):
+        raise ModelError(f"The {part} in {path} cannot be used: {bad} holds NaN; copy the file anew, or train again.")
 
 
 def described_nominal(nominal: NominalDistribution | None) -> dict[str, Any] | None:
