@@ -158,9 +158,9 @@ def test_nothing_of_a_transform_is_kept() -> None:
     [
         lambda problem: problem.solve(RADIUS, NOMINAL).objective,
         lambda problem: problem.worst_case_cost({problem.variables[0]: THETA[:, :2]}, RADIUS, NOMINAL),
-        lambda problem: problem.worst_case_distribution(
-            {problem.variables[0]: THETA[:, :2]}, RADIUS, NOMINAL
-        ).probabilities,
+        lambda problem: (
+            problem.worst_case_distribution({problem.variables[0]: THETA[:, :2]}, RADIUS, NOMINAL).probabilities
+        ),
     ],
 )
 def test_compiled_functions_leave_problems_to_their_solvers(ask: Callable[[dro.DecisionProblem], Tensor]) -> None:

@@ -5,9 +5,9 @@ promise most. Children are bounded before they are solved: by reduced costs or, 
 first pivot that they would take. Reduced costs also fix columns whose change would cost too much. Where all rows are
 equations and all columns integral, fixing those outside the basis fixes the others, which then have no children.
 
-Integers that are worth nearly the same leave little to prune by: a knapsack that holds 13.7 of them on average and 13 at
-most has a relaxation that is worth half an item too much in every box. A search that goes on for long begins anew with
-what it lacked, a row for how many can be had at all.
+Integers that are worth nearly the same leave little to prune by: a knapsack that holds 13.7 of them on average and 13
+at most has a relaxation that is worth half an item too much in every box. A search that goes on for long begins anew
+with what it lacked, a row for how many can be had at all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ FIRST = 100
 
 _COUNT = 100
 """Boxes within which that is answered."""
+
+_COUNTABLE = 1e6
+"""Numbers of integers up to which rounding leaves no doubt about the next whole one."""
 
 _INTEGRAL = 1e-6
 """Distance from an integer up to which a vertex counts as integral; its point is solved for anyway."""
@@ -302,7 +305,7 @@ def counted(
         stop,
     )  # fmt: skip
     bound = np.ceil((bound if ended == LIMIT else least[0]) - 1e-6)
-    if ended == DOUBTFUL or not np.isfinite(bound):
+    if ended == DOUBTFUL or not abs(bound) <= _COUNTABLE:
         return size
     for j in integers:
         if sign[j] != 0.0:
