@@ -14,6 +14,8 @@ from research.experiments.runner import LEADING, TRAILING, write_table
 from research.experiments.task import Row
 
 FIGURES = "figures.csv"
+SCORES = ("loss", "regret")
+"""What is counted as won and lost; less is better."""
 BEFORE = ", before"
 """What the methods of an earlier run are called."""
 

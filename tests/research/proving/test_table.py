@@ -9,8 +9,9 @@ import pytest
 
 from drolayers.errors import ModelError
 from research.proving import frontier, pyepo
-from research.proving.figures import before, keep, recall
-from research.proving.table import SCORES, duels, prove, settings, table
+from research.proving.duels import duels
+from research.proving.figures import SCORES, before, keep, recall
+from research.proving.table import prove, settings, table
 
 SEEDS = range(4)
 
