@@ -193,7 +193,7 @@ def test_oracles(oracle: str, linear: bool) -> None:
     known = {n: torch.as_tensor(v) for n, v in days().items()}
     settings: list[tuple[dict[str, Any], bool]] = [({}, False), ({"samples": "all"}, True), ({}, True)]
     for options, training in settings:
-        layer = dro.DROLayer(here.problem, oracle=ORACLES[oracle], enumerate_up_to=0, **options).train(training)
+        layer = dro.DROLayer(here.problem, oracle=ORACLES[oracle](), enumerate_up_to=0, **options).train(training)
         decision = layer(THETA, known=known)
         assert decision.statuses == statuses
         torch.testing.assert_close(decision.value, values, rtol=1e-6, atol=1e-6, equal_nan=True)
