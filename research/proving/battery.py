@@ -19,6 +19,7 @@ from research.proving.yeh import BATTERY, published
 
 SPLITS = ("no shift", "shifted")
 PUBLISHED = published(BATTERY)
+OWN = calibrated.OWN
 
 
 def tasks(seeds: int, quick: bool = False) -> list[Task]:

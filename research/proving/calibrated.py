@@ -29,6 +29,8 @@ ALPHAS = (0.01, 0.05, 0.1, 0.2)
 SHAPES = ("box", "ellipsoid")
 LEARNER, CAREFUL = "learner, default", "learner, CVaR"
 PLAIN = ("sample average", "mean prediction", "weighted sample average", LEARNER, CAREFUL)
+OWN = PLAIN[:3]
+"""The learner's own baselines: it is counted against the best of them, too."""
 TAIL = 0.95
 """Level of the CVaR of the loss that is reported, and that the methods named after it are trained on."""
 INSURED, INSURED_ALPHA = "trained ellipsoid, CVaR", 0.1

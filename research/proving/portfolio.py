@@ -20,6 +20,7 @@ from research.proving.yeh import PORTFOLIO, published
 
 TRUTH = "true mean"
 PUBLISHED = published(PORTFOLIO)
+OWN = calibrated.OWN
 
 
 def tasks(seeds: int, quick: bool = False) -> list[Task]:

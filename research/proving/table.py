@@ -13,7 +13,7 @@ from typing import Any
 from drolayers.errors import ModelError
 from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
-from research.proving.duels import duels
+from research.proving.duels import by_setting, duels
 from research.proving.figures import FIGURES, SCORES, before, columns, keep
 
 BENCHMARKS = ("battery", "frontier", "linear", "portfolio", "pyepo", "rsome")
@@ -98,11 +98,11 @@ def told(benchmark: str, rows: Sequence[Row], reference: str) -> list[str]:
     module = import_module(f"research.proving.{benchmark}")
     own, (part, *others) = getattr(module, "OWN", ()), getattr(module, "PARTS", ("",))
     if not part:
-        return [duels(rows, reference, own)]
+        return [duels(rows, reference, own), by_setting(rows, reference, own)]
     found = []
     for value in dict.fromkeys(str(r[part]) for r in rows):
         some = [r for r in rows if str(r[part]) == value]
-        for text in (means(some, others), duels(some, reference, own)):
+        for text in (means(some, others), duels(some, reference, own), by_setting(some, reference, own)):
             found.append(text and f"{part} {value}: {text}")
     return found
 

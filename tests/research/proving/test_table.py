@@ -9,7 +9,7 @@ import pytest
 
 from drolayers.errors import ModelError
 from research.proving import frontier, pyepo
-from research.proving.duels import duels
+from research.proving.duels import by_setting, duels
 from research.proving.figures import SCORES, before, keep, recall
 from research.proving.table import prove, settings, table
 
@@ -70,6 +70,27 @@ def test_the_best_of_several_is_found_on_the_draws_that_all_have() -> None:
     easy = [r | {"seed": SEEDS[2 + k]} for k, r in enumerate(figures("easy", 10, [0.9, 1.0]))]
     told = duels([*learner, *whole, *easy], "learner", ("whole", "easy"))
     assert told.splitlines()[-1] == "| the best of whole, easy | 0 | 0 | 1 |"
+
+
+def test_settings_are_told_one_by_one_beside_the_best_of_several() -> None:
+    """Means on the draws of the difference; what was not run there is left empty."""
+    rows = [
+        *figures("learner", 10, [4.0, 4.5, 9.0]),
+        *figures("learner", 20, [1.0, 1.3]),
+        *figures("learner", 30, [1.0]),
+        *figures("whole", 10, [3.0, 3.1]),
+        *figures("whole", 20, [2.0, 2.1]),
+        *figures("whole", 30, [2.0]),
+        *figures("part", 10, [5.0, 5.1]),
+        *figures("peer", 10, [1.0, 1.1]),
+    ]
+    assert by_setting(rows, "learner", ("whole", "part", "missing")).splitlines()[2:] == [
+        "| points | learner | whole | part | draws | less the best of them |  |",
+        "|---|---|---|---|---|---|---|",
+        "| 10 | 4.25 | 3.05 | 5.05 | 2 | +1.2e+00 ± 2e-01 | lost |",
+        "| 20 | 1.15 | 2.05 |  | 2 | -9.0e-01 ± 1e-01 | won |",
+    ]
+    assert by_setting(rows, "learner", ("missing",)) == by_setting(rows, "", ("whole",)) == ""
 
 
 def test_a_tie_ends_at_two_standard_errors() -> None:
