@@ -158,6 +158,7 @@ def linear(batch: int = 32, repeats: int = 3) -> None:
         "knapsack, 32 items, 2 rows": knapsack(),
         "knapsack, 48 items, 3 rows": knapsack(48, 3),
         "the same, whole worths": knapsack(48, 3),
+        "the first, worths nearly alike": knapsack(),
     }
     print(f"batch of {batch}, T = {COUNT}\n")
     print(
@@ -166,7 +167,7 @@ def linear(batch: int = 32, repeats: int = 3) -> None:
     print("|" + "---|" * 9)
     for name, (program, size) in problems.items():
         theta = torch.from_numpy(np.random.default_rng(1).uniform(1.0, 3.0, (batch, size)))
-        theta = (5.0 * theta).ceil() if "whole" in name else theta
+        theta = (5.0 * theta).ceil() if "whole" in name else 2.0 + 0.02 * theta if "alike" in name else theta
         first: Candidates | None = None
         for way, oracle, cores in oracles:
             timed(oracle, program, theta[:2])
