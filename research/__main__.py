@@ -84,7 +84,8 @@ def prove(
     seeds: Annotated[int, typer.Option(min=1, help="Draws of data.")] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="A few settings only.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="A method by name; repeat. All unless given.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Settings alone, such as degree=8; repeat.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Settings alone, such as degree=8 or seed=3; repeat.")] = None,
+    known: Annotated[Path | None, typer.Option(help="figures.csv of draws run elsewhere, to count with these.")] = None,
     beside: Annotated[Path | None, typer.Option(help="figures.csv of an earlier run, to stand beside.")] = None,
     against: Annotated[str, typer.Option(help="Whose wins and losses are counted; the first learner's.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
@@ -96,7 +97,8 @@ def prove(
 
         folder = directory(out or Path("runs") / benchmark)
         chosen: dict[str, Any] = {"only": tuple(only or ()), "where": tuple(where or ()), "jobs": jobs}
-        failures = run_benchmark(benchmark, folder, data, seeds, quick, against=against, beside=beside, **chosen)
+        chosen |= {"against": against, "beside": beside, "known": known}
+        failures = run_benchmark(benchmark, folder, data, seeds, quick, **chosen)
         for failure in failures:
             print(f"research: {failure}", file=sys.stderr)
         if failures:

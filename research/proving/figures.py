@@ -65,6 +65,18 @@ def before(path: Path, rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def elsewhere(path: Path, rows: Sequence[Row]) -> list[Row]:
+    """Figures that were found elsewhere, but for those that there are rows of."""
+    found = recall(path)
+    if rows and found and set(columns(rows)) != set(columns(found)):
+        raise ModelError(
+            f"{path} has settings by {columns(found)}, and this benchmark by {columns(rows)}: give its own {FIGURES}."
+        )
+    names = (*(columns(rows) or columns(found)), "method", "metric", "seed")
+    here = {tuple(str(r[name]) for name in names) for r in rows}
+    return [r for r in found if tuple(str(r[name]) for name in names) not in here]
+
+
 def columns(rows: Sequence[Row]) -> list[str]:
     """The columns that make a setting."""
     return [name for name in rows[0] if name not in {*LEADING, *TRAILING}] if rows else []

@@ -14,7 +14,7 @@ from drolayers.errors import ModelError
 from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
 from research.proving.duels import by_setting, duels
-from research.proving.figures import FIGURES, SCORES, before, columns, keep
+from research.proving.figures import FIGURES, SCORES, before, columns, elsewhere, keep
 
 BENCHMARKS = ("battery", "frontier", "linear", "portfolio", "pyepo", "rsome")
 TABLE = "table.md"
@@ -32,10 +32,11 @@ def prove(
     against: str = "",
     where: Sequence[str] = (),
     beside: Path | None = None,
+    known: Path | None = None,
 ) -> list[str]:
     """Run a benchmark, or its settings ``where`` some columns have given values, and write its table.
 
-    Figures of an earlier run may stand ``beside`` those of the same draws.
+    Figures of an earlier run may stand ``beside`` those of the same draws, and ``known`` ones count as if run here.
 
     Returns:
         One sentence for every task that failed.
@@ -53,35 +54,37 @@ def prove(
         run, tasks = module.run, module.tasks(seeds, quick)
     else:
         raise ModelError(f"There is no benchmark {benchmark!r}: choose from {list(BENCHMARKS)}.")
-    known = list(dict.fromkeys(task.method for task in tasks))
-    if unknown := sorted({*only, *([against] if against else [])} - set(known)):
-        raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(known)}.")
+    methods = list(dict.fromkeys(task.method for task in tasks))
+    if unknown := sorted({*only, *([against] if against else [])} - set(methods)):
+        raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(methods)}.")
     wanted: list[Task] = [task for task in settings(tasks, where) if not only or task.method in only]
     if not wanted:
         raise ModelError(f"No task of {[*only]} has {' and '.join(where)}: leave out one or the other.")
     failures = run_tasks(wanted, folder, jobs, run)
-    reference = against or next((name for name in known if name.startswith("learner")), "")
-    print(written(benchmark, folder, reference, beside))
+    reference = against or next((name for name in methods if name.startswith("learner")), "")
+    print(written(benchmark, folder, reference, beside, known))
     return failures
 
 
 def settings(tasks: Sequence[Task], where: Sequence[str]) -> list[Task]:
-    """The tasks whose columns have the values asked for, such as ``degree=8``; any of several of one column."""
+    """The tasks whose columns, or seed, have the values asked for, such as ``degree=8``; any of several of one."""
     asked: dict[str, set[str]] = {}
+    told = {task: {**task.columns, "seed": task.seed} for task in tasks}
     for one in where:
         name, _, value = one.partition("=")
-        known = sorted({str(task.columns[name]) for task in tasks if name in task.columns})
+        known = sorted({str(columns[name]) for columns in told.values() if name in columns})
         if value not in known:
-            names = sorted({column for task in tasks for column in task.columns})
+            names = sorted({column for columns in told.values() for column in columns})
             choices = f"{name}=, one of {known}" if known else f"a column, one of {names}, and its value"
             raise ModelError(f"There is no setting {one!r}: give {choices}.")
         asked.setdefault(name, set()).add(value)
-    return [task for task in tasks if all(str(task.columns.get(name)) in values for name, values in asked.items())]
+    return [task for task in tasks if all(str(told[task].get(name)) in values for name, values in asked.items())]
 
 
-def written(benchmark: str, folder: Path, reference: str, beside: Path | None = None) -> str:
+def written(benchmark: str, folder: Path, reference: str, beside: Path | None = None, known: Path | None = None) -> str:
     """The table of what is finished in a folder, which is written there, with the figures that it is made of."""
     rows, module = collect(folder), import_module(f"research.proving.{benchmark}")
+    rows += [] if known is None else elsewhere(known, rows)
     if any(r["metric"] in SCORES for r in rows):
         keep(rows, SCORES, folder / FIGURES)
     rows += [] if beside is None else before(beside, rows)

@@ -10,7 +10,7 @@ import pytest
 from drolayers.errors import ModelError
 from research.proving import frontier, pyepo
 from research.proving.duels import by_setting, duels
-from research.proving.figures import SCORES, before, keep, recall
+from research.proving.figures import SCORES, before, elsewhere, keep, recall
 from research.proving.table import prove, settings, table
 
 SEEDS = range(4)
@@ -145,6 +145,7 @@ def test_settings_are_chosen_by_their_columns() -> None:
     }
     assert len(found) == 2 * 2 * len({task.method for task in tasks})
     assert settings(tasks, []) == tasks
+    assert {task.seed for task in settings(tasks, [f"seed={pyepo.FIRST + 1}"])} == {pyepo.FIRST + 1}
     with pytest.raises(ModelError, match="degree=, one of"):
         settings(tasks, ["degree=3"])
     for wrong in ("price=1", "degree", "=8", ""):
@@ -187,3 +188,22 @@ def test_figures_of_something_else_are_one_sentence(tmp_path: Path) -> None:
     keep(figures("learner", 20, [1.0]), SCORES, path)
     with pytest.raises(ModelError, match="no draw of a setting that was run"):
         before(path, figures("learner", 10, [1.0]))
+
+
+def test_figures_from_elsewhere_count_but_for_what_was_run_here(tmp_path: Path) -> None:
+    path = tmp_path / "figures.csv"
+    here = [r | {"seed": 1} for r in figures("learner", 10, [2.5])]
+    with pytest.raises(ModelError, match="cannot be read"):
+        elsewhere(path, here)
+    keep([*figures("learner", 10, [1.0, 2.0, 3.0]), *figures("other", 10, [5.0])], SCORES, path)
+    found = [*here, *elsewhere(path, here)]
+    assert sorted((r["method"], r["seed"], r["value"]) for r in found) == [
+        ("learner", 0, 1.0), ("learner", 1, 2.5), ("learner", 2, 3.0), ("other", 0, 5.0)
+    ]  # fmt: skip
+    assert "| 10 | 2.167 ± 0.6 (3) | 5 (1) |" in table(found)
+    assert len(elsewhere(path, [])) == 4
+    # They are kept with the others.
+    keep(found, SCORES, path)
+    assert path.read_text(encoding="utf-8").splitlines()[1:] == ["10,learner,loss,1,2.5,3", "10,other,loss,5,,"]
+    with pytest.raises(ModelError, match=r"has settings by \['points'\], and this benchmark by \['size'\]"):
+        elsewhere(path, [{"size" if name == "points" else name: value for name, value in here[0].items()}])
