@@ -16,9 +16,10 @@ means (:data:`SHARES`), around the usual model and around the best.
 
 Where costs are affine in what is uncertain and their mean is the goal, the predicted mean is known to be all that one
 can use. There the usual model is the one with the smallest sets that decide for as many; others, larger sets among
-them, must be better by one and a half standard errors, trained ones by three, since each is the best of many epochs on
-the data that judge it; and the long training is left out where no short one was better by half of that. (Margins were
-chosen on PyEPO's draws 10 to 13, which are in no table: RESULTS.md, the proving ground.)
+them, must be better by one and a half standard errors, trained networks by three, since each is the best of many epochs
+on the data that judge it; and the long training is left out where no short one was better by half of that. A linear
+model cannot follow the mean everywhere, so that trainings have more to gain: there one and a half suffice. (Margins
+were chosen on PyEPO's draws 10 to 13, which are in no table: RESULTS.md, the proving ground.)
 """
 
 from __future__ import annotations
