@@ -17,7 +17,7 @@ from drolayers.errors import ModelError
 from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
 from drolayers.integer import linear as linear_module
 from drolayers.integer import registry as registry_module
-from drolayers.integer.partition import DOUBTFUL, FIRST
+from drolayers.integer.partition import DOUBTFUL, FIRST, counted
 from drolayers.integer.simplex import EMPTY, REFRESH, SOLVED, solve
 from drolayers.status import Status
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
@@ -170,6 +170,25 @@ def test_integers_that_are_worth_nearly_the_same_are_counted(sign: float) -> Non
     assert int(found.nodes.max()) < 1500
     truth = HiGHS(jobs=1).best(program, values, count)
     torch.testing.assert_close(found.objective, truth.objective, rtol=1e-7, atol=1e-7)
+
+
+def test_rows_that_count_integers_cut_off_no_point_however_large_and_ill_conditioned() -> None:
+    """First and last rows are nearly the same, so that large multipliers enlarge the rounding of right-hand sides."""
+    for seed in range(1000):
+        rng = np.random.default_rng(seed)
+        n, size = int(rng.integers(2, 6)), int(10.0 ** rng.uniform(1, 5))
+        A, point = rng.integers(1, 50, (n, n)).astype(float), rng.integers(size // 2, size, n).astype(float)
+        A[-1] = A[0] + 10.0 ** -rng.uniform(0, 7) * rng.standard_normal(n)
+        # The point is the vertex at which the count is the largest.
+        A *= np.sign(np.linalg.solve(A.T, np.ones(n)))[:, None]
+        start = np.append(np.arange(0, n * n + 1, n), 0)
+        column, entry = np.tile(np.arange(n), n + 1), np.append(A, np.zeros(n))
+        b, low, high = np.append(A @ point, 0.0), np.zeros(n), np.full(n, 2.0 * size)
+        stop = np.zeros(1, dtype=bool)
+        taken = counted(
+            start, column, entry, b, n, n * n, -1.0 - 1e-3 * rng.random(n), 0, low, high, np.arange(n), 1e-9, stop
+        )
+        assert taken == n * n or entry[n * n :] @ point <= b[n] + 0.5, seed
 
 
 def test_bounds_of_integers_do_not_make_a_program_large() -> None:

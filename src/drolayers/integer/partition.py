@@ -29,8 +29,8 @@ FIRST = 100
 _COUNT = 100
 """Boxes within which that is answered."""
 
-_COUNTABLE = 1e6
-"""Numbers of integers up to which rounding leaves no doubt about the next whole one."""
+_UNSURE = 1e-6
+"""Error that a count may have, relative to the integers that are counted: it is rounded up from so much below."""
 
 _INTEGRAL = 1e-6
 """Distance from an integer up to which a vertex counts as integral; its point is solved for anyway."""
@@ -300,13 +300,15 @@ def counted(
     sign = np.zeros(c.size)
     for j in integers:
         sign[j] = np.sign(c[j])
-    _, least, _, _, ended, bound = search(
+    points, least, _, _, ended, bound = search(
         start[: rows + 1], column[:size], entry[:size], b[:rows], sign, zero, low, high, integers, 1, _COUNT, tie, 1.0,
         stop,
     )  # fmt: skip
-    bound = np.ceil((bound if ended == LIMIT else least[0]) - 1e-6)
-    if ended == DOUBTFUL or not abs(bound) <= _COUNTABLE:
+    if ended == DOUBTFUL or not np.isfinite(least[0]):
         return size
+    # Multipliers enlarge the rounding of right-hand sides: the count of many integers is as many times less sure.
+    error = _UNSURE * max(1.0, np.abs(points[0]).sum())
+    bound = np.ceil((bound if ended == LIMIT else least[0]) - error)
     for j in integers:
         if sign[j] != 0.0:
             column[size], entry[size] = j, -sign[j]
