@@ -30,7 +30,7 @@ from drolayers.files import misfits
 from drolayers.learning.data import ExampleData, Examples
 from drolayers.learning.loop import Best, Loop
 from drolayers.learning.settings import Stage, Trainer
-from drolayers.writing import replacing
+from drolayers.writing import FULL, replacing
 
 DONE = "done.json"
 BEGUN = "begun.txt"
@@ -188,6 +188,26 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def one_voice() -> Iterator[None]:
+    """A full disk is told once: threads that write logs raise it too, to whoever waits for them."""
+    before, there = threading.excepthook, {*threading.enumerate()}
+
+    def told(found: threading.ExceptHookArgs) -> None:
+        if not isinstance(found.exc_value, OSError) or found.exc_value.errno not in FULL:
+            before(found)
+
+    threading.excepthook = told
+    try:
+        yield
+    except OSError:
+        for thread in {*threading.enumerate()} - there:
+            thread.join(1.0)
+        raise
+    finally:
+        threading.excepthook = before
+
+
 def train(
     name: str, module: pl.LightningModule, data: ExampleData, stage: Stage, where: Trainer, begun: Any = None
 ) -> list[dict[str, float]]:
@@ -245,7 +265,7 @@ def _begin(folder: Path, mark: str) -> None:
 
 def _run(trainer: pl.Trainer, module: pl.LightningModule, data: ExampleData, resume_from: str | None = None) -> None:
     """Train; Ctrl-C is a KeyboardInterrupt."""
-    with warnings.catch_warnings(), interruptible():
+    with warnings.catch_warnings(), interruptible(), one_voice():
         # Lightning's advice on workers and intervals does not apply to data that lie in memory.
         warnings.filterwarnings("ignore", module="lightning")
         try:
