@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from drolayers.problem import DecisionProblem
 
 MODEL, PROBLEM, RESULTS = "model.safetensors", "problem.py", "results.json"
+WAYS = {"another directory": "another folder as --out", "resume=False": "a run without --resume"}
+"""What the library advises, as it is said here."""
 
 app = typer.Typer(
     name="drolayers",
@@ -154,6 +156,8 @@ def one_sentence(kept: str = "") -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             raise
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        for python, here in WAYS.items():
+            told = told.replace(python, here)
         print(f"drolayers: {' '.join(told.split())}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
