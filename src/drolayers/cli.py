@@ -248,12 +248,16 @@ def _learn(own: _Own, folder: Path, data: _Table, resume: bool, progress: bool) 
     """A learner that fits sets to data, and one that goes on from it and trains on decisions, where that was asked."""
     from sklearn.base import clone
 
-    found = {}
-    for name in ("prediction-focused",) if own.learner.training is None else ("prediction-focused", "decision-focused"):
+    found, place = {}, folder / "training"
+    first, second = own.learner.pretraining, own.learner.training
+    # What is compared begins with another first training than what is fitted alone: each has a folder of its own then.
+    apart = second is not None and first is not None and first.rate == "auto" and own.learner.trainer.budget > 0
+    for name in ("prediction-focused",) if second is None else ("prediction-focused", "decision-focused"):
         last = name == "decision-focused"
         learner = clone(own.learner)
-        trainer = learner.trainer.but(directory=folder / "training", resume=resume or last, progress=progress)
-        learner.set_params(trainer=trainer, training=learner.training if last else None)
+        where = place / name if apart and not last else place
+        trainer = learner.trainer.but(directory=where, resume=resume or (last and not apart), progress=progress)
+        learner.set_params(trainer=trainer, training=second if last else None)
         found[name] = learner.fit(data.Z, data.Y, known=data.known)
     return found
 
