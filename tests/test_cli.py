@@ -197,9 +197,25 @@ def test_a_model_that_was_saved_in_python(tmp_path: Path) -> None:
     assert "load it in Python" in sentence(CliRunner().invoke(app, ["decide", str(tmp_path / "own"), str(data)]))
 
 
+@pytest.mark.filterwarnings("error:.*trained anew")
+def test_nothing_is_trained_twice(trained: Path, tmp_path: Path) -> None:
+    """Neither by the second learner of a run, which went on in the folder of the first, nor when it is resumed."""
+    out, own, data = tmp_path / "out", trained.parent / "assets.py", trained.parent / "data.csv"
+    arguments = ["run", str(own), str(data), "--out", str(out), "-q"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    written = {path: path.stat().st_mtime_ns for path in out.rglob("*.ckpt")}
+    assert CliRunner().invoke(app, [*arguments, "--resume"]).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.ckpt")} == written
+    # Without --resume all of it is.
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert all(path.stat().st_mtime_ns > before for path, before in written.items())
+
+
 def test_resuming_something_else_is_one_sentence(trained: Path, tmp_path: Path) -> None:
     arguments = ["run", str(trained.parent / "assets.py"), str(returns(tmp_path / "other.csv", 50))]
-    assert "resume" in sentence(CliRunner().invoke(app, [*arguments, "--out", str(trained), "--resume", "-q"]))
+    said = sentence(CliRunner().invoke(app, [*arguments, "--out", str(trained), "--resume", "-q"]))
+    # In the words of the command, not of the library.
+    assert "another folder as --out, or a run without --resume to begin again" in said
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -12,12 +13,18 @@ import torch
 
 import drolayers as dro
 from drolayers import files
+from drolayers.writing import writing
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3)}
 
 
 def save(path: str | Path) -> None:
     files.save(path, {"format": 1}, TENSORS)
+
+
+def test_a_full_disk_is_where_something_is_copied_to_not_from() -> None:
+    with pytest.raises(dro.ModelError, match=r"^there/last\.ckpt cannot be written: No space left"), writing("folder"):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/scratch", None, "there/last.ckpt")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")

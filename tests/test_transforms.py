@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from tests.learning.small import shop
+from tests.learning.small import learner, sales, shop
 
 SHOP = shop(False)
 LAYER = dro.DROLayer(SHOP.problem)
@@ -126,6 +126,34 @@ def test_decisions_that_are_evaluated_and_known_data_too() -> None:
             torch.func.vmap(f)(two)
 
 
+@pytest.mark.parametrize("ask", ["predict", "predict_set"])
+def test_learners_too(ask: str) -> None:
+    """What they answer has no gradient, which is not the same as one of zero."""
+    Z, Y = sales(8)
+    asked = getattr(learner(SHOP.problem, pretraining__epochs=0, training=None).fit(Z, Y), ask)
+    contexts = torch.as_tensor(Z)
+
+    def answer(z: Tensor) -> Tensor:
+        told = asked(z)
+        return told if isinstance(told, Tensor) else torch.cat([v.flatten(1) for v in told.values()], 1)
+
+    for transform in (
+        lambda: torch.func.jacrev(answer)(contexts),
+        lambda: torch.func.jvp(answer, (contexts,), (contexts,)),
+        lambda: torch.func.vmap(lambda z: answer(z[None]))(contexts),
+    ):
+        with pytest.raises(dro.DifferentiationError, match="give all items as one batch"):
+            transform()
+
+
+@pytest.mark.parametrize("kind", [dro.nominal.KNN(3), dro.nominal.Kernel(max_atoms=3), dro.nominal.Forest(trees=2)])
+def test_data_cannot_be_looked_up_within_vmap(kind: dro.nominal.NominalDistribution) -> None:
+    Z, Y = sales(8)
+    nominal = kind.fit(Z, Y)
+    with pytest.raises(dro.DifferentiationError, match="give all items as one batch"):
+        torch.func.vmap(lambda z: nominal(z[None]).weights)(torch.as_tensor(Z))
+
+
 def test_inference_mode_changes_nothing() -> None:
     for f in (decided, attained):
         expected = f(RADIUS, NOMINAL[0])
@@ -170,6 +198,44 @@ def test_compiled_functions_leave_problems_to_their_solvers(ask: Callable[[dro.D
         torch.compiler.reset()
         found = torch.compile(lambda problem=problem: ask(problem), backend="eager")()
         torch.testing.assert_close(found, expected)
+
+
+TILTED = dro.support.Polyhedron([[1.0, 1.0]], [15.0])
+SETS = {
+    "norm": (dro.support.Nonnegative(), lambda y: dro.MomentSet(y, [dro.moments.Norm(2), dro.moments.SquaredNorm()])),
+    "ball": (TILTED, lambda y: dro.Wasserstein(y, 5)),
+    "ellipsoid": (TILTED, lambda y: dro.Outcomes(y, "ellipsoid")),
+    "second-order": (TILTED, lambda y: dro.MeanCovariance(y)),
+}
+
+
+@pytest.mark.parametrize("name", list(SETS))
+def test_sets_and_projections_that_are_asked_first_within_a_compiled_function(name: str) -> None:
+    """They compile programs of their own, which are left to CVXPY and its solver."""
+    support, make = SETS[name]
+    atoms, weights = NOMINAL[0].expand(2, 5, 2), NOMINAL[1]
+    found = []
+    for run in (lambda f: f, lambda f: torch.compile(f, backend="eager")):
+        ambiguity = make(dro.Uncertain(2, support=support))
+        projection = dro.Projection(ambiguity, margin=0.1)
+        generator = torch.Generator().manual_seed(0)
+        theta = torch.rand(2, ambiguity.size, generator=generator, dtype=torch.float64) + 8.0
+        torch.compiler.reset()
+
+        def ask(theta: Tensor, ambiguity=ambiguity, projection=projection) -> tuple[Tensor, Tensor]:
+            moved = projection(theta, (atoms, weights))
+            return moved, ambiguity.emptiness(theta, (atoms + 9.0, weights) if ambiguity.needs_nominal else None)
+
+        found.append(run(ask)(theta))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_metrics_within_a_compiled_function() -> None:
+    chosen = {SHOP.retail: THETA[:, :2]}
+    torch.compiler.reset()
+    found = torch.compile(lambda y: dro.metrics.hindsight(SHOP.problem, y), backend="eager")(THETA[:, :2])
+    torch.testing.assert_close(found, dro.metrics.hindsight(SHOP.problem, THETA[:, :2]))
+    assert dro.metrics.regret(SHOP.problem, chosen, THETA[:, :2]) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_whole_graph_is_refused_with_the_reason() -> None:

@@ -41,9 +41,15 @@ def real(name: str, value: Any) -> None:
 
     That is sparse or complex, masked, dates, text, or on torch's meta device.
     """
-    if hasattr(value, "toarray") or str(getattr(value, "layout", "torch.strided")) != "torch.strided":
-        dense = "to_dense()" if hasattr(value, "to_dense") else "toarray()"
-        raise ShapeError(f"{name} is sparse, which is not supported: give {name.split()[-1]}.{dense}.")
+    rows = value if isinstance(value, list | tuple) else ()
+    if _sparse(value) or any(map(_sparse, rows)):
+        dense = "to_dense()" if any(hasattr(part, "to_dense") for part in (value, *rows)) else "toarray()"
+        give = f"every row's {dense}" if rows else f"{name.split()[-1]}.{dense}"
+        raise ShapeError(f"{name} is sparse, which is not supported: give {give}.")
+    if getattr(value, "is_nested", False):
+        raise ShapeError(
+            f"{name} is a nested tensor, whose rows may differ in length: give one with rows of one length."
+        )
     if str(getattr(value, "device", "")) == "meta":
         raise ShapeError(f"{name} is on the meta device, where there are no numbers: give it on another one.")
     try:
@@ -69,6 +75,11 @@ def real(name: str, value: Any) -> None:
         raise ShapeError(
             f"{name} holds text{where}: turn it into numbers first, categories for example by pandas.get_dummies."
         )
+
+
+def _sparse(part: Any) -> bool:
+    """Whether this is sparse, for SciPy or torch."""
+    return hasattr(part, "toarray") or str(getattr(part, "layout", "torch.strided")) != "torch.strided"
 
 
 def _text(part: Any) -> bool:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from drolayers.problem import DecisionProblem
 
 MODEL, PROBLEM, RESULTS = "model.safetensors", "problem.py", "results.json"
+WAYS = {"another directory": "another folder as --out", "resume=False": "a run without --resume"}
+"""What the library advises, as it is said here."""
 
 app = typer.Typer(
     name="drolayers",
@@ -154,6 +156,8 @@ def one_sentence(kept: str = "") -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             raise
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        for python, here in WAYS.items():
+            told = told.replace(python, here)
         print(f"drolayers: {' '.join(told.split())}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -244,12 +248,16 @@ def _learn(own: _Own, folder: Path, data: _Table, resume: bool, progress: bool) 
     """A learner that fits sets to data, and one that goes on from it and trains on decisions, where that was asked."""
     from sklearn.base import clone
 
-    found = {}
-    for name in ("prediction-focused",) if own.learner.training is None else ("prediction-focused", "decision-focused"):
+    found, place = {}, folder / "training"
+    first, second = own.learner.pretraining, own.learner.training
+    # What is compared begins with another first training than what is fitted alone: each has a folder of its own then.
+    apart = second is not None and first is not None and first.rate == "auto" and own.learner.trainer.budget > 0
+    for name in ("prediction-focused",) if second is None else ("prediction-focused", "decision-focused"):
         last = name == "decision-focused"
         learner = clone(own.learner)
-        trainer = learner.trainer.but(directory=folder / "training", resume=resume or last, progress=progress)
-        learner.set_params(trainer=trainer, training=learner.training if last else None)
+        where = place / name if apart and not last else place
+        trainer = learner.trainer.but(directory=where, resume=resume or (last and not apart), progress=progress)
+        learner.set_params(trainer=trainer, training=second if last else None)
         found[name] = learner.fit(data.Z, data.Y, known=data.known)
     return found
 

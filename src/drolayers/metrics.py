@@ -11,11 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.baselines.sibling import ExpectedCost
+from drolayers.conic.transforms import untraced
 from drolayers.known import Known
 from drolayers.learning.data import matrix
 from drolayers.problem import DecisionProblem
 
 
+@untraced
 def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> Float[Tensor, "item"]:
     """The least cost of those who know the outcomes, one an item; NaN where there is no decision.
 

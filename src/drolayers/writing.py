@@ -22,7 +22,10 @@ def writing(where: str | Path) -> Iterator[None]:
         if error.errno not in (*FULL, errno.EROFS, errno.EIO):
             raise
         advice = "free some space" if error.errno in FULL else "give another place"
-        said = f"{error.filename or where} cannot be written: {error.strerror}; {advice} and try again."
+        # Of a file that is copied the second is where to.
+        said = (
+            f"{error.filename2 or error.filename or where} cannot be written: {error.strerror}; {advice} and try again."
+        )
         raise ModelError(said) from None
 
 

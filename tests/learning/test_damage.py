@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 import drolayers as dro
 from drolayers import files
 from drolayers.learning import storage
+from drolayers.learning.training import one_voice
 from tests import damage
 from tests.learning.small import learner, sales, shop, weights
 
@@ -157,6 +159,28 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not [file for file in tmp_path.iterdir() if file.is_file() and file.name not in ("run.txt",)]
+
+
+def test_a_disk_that_is_full_for_logs_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written by a thread, whose traceback would stand beside the sentence."""
+    resource = pytest.importorskip("resource")
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (80, hard))
+    try:
+        with pytest.raises(dro.ModelError, match=r"cannot be written: .*; free some space and try again"):
+            run(tmp_path, resume=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.rglob("events*"))
+    assert told == []
+    # Whatever else happens in threads is heard.
+    thread = threading.Thread(target=lambda: 1 / 0)
+    with one_voice():
+        thread.start()
+        thread.join()
+    assert [found.exc_type for found in told] == [ZeroDivisionError]
 
 
 class Interrupted(nn.Module):

@@ -27,6 +27,7 @@ from torch import nn
 import drolayers as dro
 from drolayers.learning import SetModel, storage
 from drolayers.learning.calibration import Calibration
+from drolayers.learning.training import alone
 from research.problems import Portfolio, PortfolioData
 from tests.learning.small import learner, sales, shop, weights
 
@@ -470,6 +471,31 @@ def test_files_of_others_are_left_alone_and_trainings_keep_apart(tmp_path: Path)
     (tmp_path / "lock").write_text("999999999")
     learner(shop(False).problem, trainer__directory=tmp_path).fit(Z, Y)
     assert not (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("told", [f"{os.getpid()}", "9" * 40, "-1", "0", "", "x"])
+def test_the_lock_of_a_training_that_was_killed_keeps_nobody_out(tmp_path: Path, told: str) -> None:
+    """Also where its number is ours, as in a container that is started anew."""
+    (tmp_path / "lock").write_text(told)
+    with alone(tmp_path):
+        assert (tmp_path / "lock").exists()
+        with pytest.raises(dro.ModelError, match="Another training runs"), alone(tmp_path):
+            pass
+        told = (tmp_path / "lock").read_text()
+    assert not (tmp_path / "lock").exists()
+    assert told.split()[0] == str(os.getpid())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes tell when they began")
+def test_a_number_that_another_process_has_by_now(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text(f"{os.getppid()} 17")
+    with alone(tmp_path):
+        pass
+    began = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
+    lock.write_text(f"{os.getppid()} {began}")
+    with pytest.raises(dro.ModelError, match=r"delete .*lock where that process is something else"), alone(tmp_path):
+        pass
 
 
 def test_schedules_and_parts_come_back(tmp_path: Path) -> None:

@@ -99,6 +99,9 @@ KINDS = {
     "sparse array": (sp.coo_array, "sparse.*toarray"),
     "sparse tensor": (lambda Z: torch.as_tensor(Z).to_sparse(), "sparse.*to_dense"),
     "compressed tensor": (lambda Z: torch.as_tensor(Z).to_sparse_csr(), "sparse.*to_dense"),
+    "list of sparse tensors": (lambda Z: [*torch.as_tensor(Z).to_sparse()], "sparse.*every row's to_dense"),
+    "list of sparse rows": (lambda Z: [sp.csr_matrix(z) for z in Z], "sparse.*every row's toarray"),
+    "nested tensor": (lambda Z: torch.nested.nested_tensor([*torch.as_tensor(Z)]), "nested"),
 }
 
 

@@ -23,6 +23,7 @@ from drolayers.checks import numbers
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.transforms import untraced
 from drolayers.errors import ModelError
 from drolayers.status import Status
 from drolayers.support import Conic, Intersection, Reals, Support
@@ -110,6 +111,7 @@ class Centred(AmbiguitySet):
     def multiple(self, y: cp.Expression, size: cp.Expression) -> Constraints:
         """That y lies in so many times the shape, about its centre."""
 
+    @untraced
     def least(self, theta: Float[Tensor, "batch theta"], known: Told | None) -> Float[Tensor, "batch"]:
         """The smallest multiple of the shape that meets the support: zero where its centre lies there.
 

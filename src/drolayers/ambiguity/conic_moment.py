@@ -20,6 +20,7 @@ from drolayers.ambiguity.terms import Charge, ConicTerm, Term
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.transforms import untraced
 from drolayers.errors import ModelError
 from drolayers.status import Status
 from drolayers.support import Layout, in_cone
@@ -128,6 +129,7 @@ class Epigraph(Moment):
         # Of a square the epigraph is approached but never reached, for which no solver has a certificate.
         return found.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
+    @untraced
     def _smallest(self, y: Tensor, leaves: Leaves) -> Tensor:
         """The smallest u with (y, u) in the epigraph, ``(..., 1)``."""
         program, shapes = self.program(y.shape[-1])

@@ -26,6 +26,7 @@ from drolayers.amounts import Told
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.transforms import untraced
 from drolayers.errors import ModelError
 from drolayers.products import kron
 from drolayers.status import Status
@@ -350,6 +351,7 @@ class MomentSet(AmbiguitySet):
             excess[tight] = torch.where(again < -EDGE, again, excess[tight])
         return excess
 
+    @untraced
     def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor, data: Tensor) -> Float[Tensor, "batch"]:
         """The smallest v with ρ_i(y) ≤ ρ_i + v·scale_i·size for some y of the support; infinite where that is empty."""
         engine = default_engine().with_tolerance(1e-11)

@@ -26,6 +26,7 @@ from drolayers.checks import whole
 from drolayers.conic import default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.program import ConeProgram
+from drolayers.conic.transforms import untraced
 from drolayers.errors import ModelError
 from drolayers.products import kron, times
 from drolayers.status import Status
@@ -379,6 +380,7 @@ class Wasserstein(AmbiguitySet):
             return moved
         return torch.where(moved > 0, moved, torch.ones_like(moved)).sqrt() * (moved > 0)
 
+    @untraced
     def _distances(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal, there: Tensor, known: Told | None
     ) -> Float[Tensor, "batch atom"]:

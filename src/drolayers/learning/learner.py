@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from drolayers.checks import whole
+from drolayers.conic.transforms import refuse_transforms
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
@@ -284,6 +285,9 @@ class DecisionFocusedLearner(Judged, Decider):
                 "Training with coverage= leaves sets without a size of their own: call calibrate(Z, Y, coverage=...) "
                 "first, or fit with calibration_share=0.2."
             )
+        if isinstance(Z, Tensor):
+            # Gradients end here, which torch.func would take for zeros.
+            refuse_transforms(Z)
         contexts, width = matrix(Z, "Z"), self.n_features_in_
         if contexts.shape[1] != width:
             raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")

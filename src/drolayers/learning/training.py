@@ -30,7 +30,7 @@ from drolayers.files import misfits
 from drolayers.learning.data import ExampleData, Examples
 from drolayers.learning.loop import Best, Loop
 from drolayers.learning.settings import Stage, Trainer
-from drolayers.writing import replacing
+from drolayers.writing import FULL, replacing
 
 DONE = "done.json"
 BEGUN = "begun.txt"
@@ -38,6 +38,8 @@ CHECKPOINTS = ("last.ckpt", "best.ckpt")
 TRAININGS = ("prediction", "decision")
 PARTS = {"state_dict", "epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
 """What Lightning needs of a checkpoint to go on from it."""
+HELD: set[Path] = set()
+"""The locks of this process."""
 
 
 class _History(Callback):
@@ -114,17 +116,43 @@ def alone(folder: Path | None) -> Iterator[None]:
         yield
         return
     lock = directory(folder) / "lock"
-    try:
-        holder = int(lock.read_text())
-    except (OSError, ValueError):
-        holder = None
-    if holder is not None and (holder == os.getpid() or _lives(holder)):
-        raise ModelError(f"Another training runs in {folder} (process {holder}): give each a directory of its own.")
-    _write_whole(lock, str(os.getpid()))
+    place, mine = lock.resolve(), os.getpid()
+    holder = mine if place in HELD else _holder(lock)
+    if holder is not None:
+        raise ModelError(
+            f"Another training runs in {folder} (process {holder}): give each a directory of its own, or delete {lock} "
+            "where that process is something else."
+        )
+    _write_whole(lock, f"{mine} {_began(mine)}")
+    HELD.add(place)
     try:
         yield
     finally:
+        HELD.discard(place)
         lock.unlink(missing_ok=True)
+
+
+def _holder(lock: Path) -> int | None:
+    """The process that a lock tells of, where it still runs: what was killed leaves its lock, and its number to others.
+
+    In a container that is started anew, every process has the number of one before.
+    """
+    try:
+        told, began = (*lock.read_text().split(maxsplit=1), "")[:2]
+        process = int(told)
+    except (OSError, ValueError):
+        return None
+    if process < 1 or process == os.getpid() or not _lives(process):
+        return None
+    return process if began in ("", _began(process)) else None
+
+
+def _began(process: int) -> str:
+    """When a process began, in ticks since the machine did; empty where that is not told."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def _lives(process: int) -> bool:
@@ -136,7 +164,7 @@ def _lives(process: int) -> bool:
         return bool(handle)
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True
@@ -158,6 +186,26 @@ def interruptible() -> Iterator[None]:
     finally:
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def one_voice() -> Iterator[None]:
+    """A full disk is told once: threads that write logs raise it too, to whoever waits for them."""
+    before, there = threading.excepthook, {*threading.enumerate()}
+
+    def told(found: threading.ExceptHookArgs) -> None:
+        if not isinstance(found.exc_value, OSError) or found.exc_value.errno not in FULL:
+            before(found)
+
+    threading.excepthook = told
+    try:
+        yield
+    except OSError:
+        for thread in {*threading.enumerate()} - there:
+            thread.join(1.0)
+        raise
+    finally:
+        threading.excepthook = before
 
 
 def train(
@@ -217,7 +265,7 @@ def _begin(folder: Path, mark: str) -> None:
 
 def _run(trainer: pl.Trainer, module: pl.LightningModule, data: ExampleData, resume_from: str | None = None) -> None:
     """Train; Ctrl-C is a KeyboardInterrupt."""
-    with warnings.catch_warnings(), interruptible():
+    with warnings.catch_warnings(), interruptible(), one_voice():
         # Lightning's advice on workers and intervals does not apply to data that lie in memory.
         warnings.filterwarnings("ignore", module="lightning")
         try:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.checks import finite, number, real, whole
+from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ModelError, ShapeError
 
 PADDING = 1_000_000
@@ -150,6 +151,7 @@ class NominalDistribution(nn.Module, ABC):
         if not isinstance(z, Tensor) or not z.is_floating_point() or z.dim() != 2 or z.shape[1] != width:
             shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise ShapeError(f"z must be a floating-point tensor of shape (batch, {width}), not {shape}.")
+        refuse_vmap(z)
         if not bool(z.isfinite().all()):
             where = (~z.isfinite().all(1)).nonzero()[:8, 0].tolist()
             raise ShapeError(f"z holds NaN or infinity in items {where}.")

@@ -14,6 +14,7 @@ from torch import Tensor
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.conic import ConeProgram, Engine
 from drolayers.conic.compile import compile_program
+from drolayers.conic.transforms import untraced
 from drolayers.errors import ModelError
 from drolayers.projection import units
 from drolayers.projection.rule import Move, Task, ValueRule, Values
@@ -75,6 +76,7 @@ class ConeRule(ValueRule):
         """√w of a parameter."""
         return torch.as_tensor(self.task.weights[name]).to(like).sqrt()
 
+    @untraced
     def compiled(self, atoms: int) -> Compiled:
         """The program for a number of atoms.
 
