@@ -33,3 +33,19 @@ def test_known_data_are_known_in_hindsight_too() -> None:
     Y, S = rng.uniform(2.0, 3.0, size=(6, 2)), rng.uniform(0.0, 1.0, size=(6, 2))
     np.testing.assert_allclose(metrics.hindsight(problem, Y, {"stock": S}), (Y - S).sum(1), rtol=1e-7)
     assert metrics.regret(problem, {x: Y - S}, Y, {"stock": S}) == pytest.approx(0.0, abs=1e-7)
+
+
+def test_regret_is_not_told_relative_to_nothing_and_not_where_a_decision_is_missing() -> None:
+    """A newsvendor who knows demand, and is charged for its mistakes alone, pays nothing."""
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    problem = dro.DecisionProblem(cp.sum(cp.abs(y - x)), [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    Y = np.random.default_rng(0).uniform(2.0, 3.0, size=(6, 2))
+    with pytest.raises(dro.ModelError, match=r"Those who know the outcomes pay .* cannot be told"):
+        metrics.regret(problem, {x: Y + 1.0}, Y)
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+    some = np.full((6, 2), 0.5)
+    some[2] = np.nan
+    assert np.isnan(metrics.regret(problem, {x: some}, Y))
+    # All costs are zero.
+    assert metrics.regret(problem, {x: np.full((6, 2), 0.5)}, np.zeros((6, 2))) == 0.0

@@ -12,9 +12,13 @@ from torch import Tensor
 
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.conic.transforms import untraced
+from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning.data import matrix
 from drolayers.problem import DecisionProblem
+
+NOTHING = 1e-9
+"""Of what decisions cost: so little is left open by solvers."""
 
 
 @untraced
@@ -35,7 +39,8 @@ def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> F
 def regret(problem: DecisionProblem, decision: Mapping[cp.Variable, Any], Y: Any, known: Known | None = None) -> float:
     """By how much decisions cost more than those who know the outcomes, relative to what these pay.
 
-    That is ``Σ (c(x, y) - c*(y)) / Σ |c*(y)|``, the normalised regret of Elmachtoub and Grigas (2022) and of PyEPO.
+    That is ``Σ (c(x, y) - c*(y)) / Σ |c*(y)|``, the normalised regret of Elmachtoub and Grigas (2022) and of PyEPO; NaN
+    where an outcome has no decision: leave out its row.
 
     Args:
         problem: the decision problem.
@@ -48,4 +53,10 @@ def regret(problem: DecisionProblem, decision: Mapping[cp.Variable, Any], Y: Any
     y = matrix(problem.ambiguity.y.rows(Y), "Y")
     told = problem.known_data.values(problem.known_data.table(known, len(y))) if problem.known else None
     cost = problem.loss(x, y, told)
-    return float((cost - best).sum() / best.abs().sum())
+    paid, size = float(best.abs().sum()), float(cost.abs().sum())
+    if size and paid <= NOTHING * size:
+        raise ModelError(
+            f"Those who know the outcomes pay {paid:.2g} where these decisions cost {size:.2g}, so that regret cannot "
+            "be told relative to that: compare the costs themselves, problem.loss and dro.metrics.hindsight."
+        )
+    return float((cost - best).sum() / paid) if paid else 0.0
