@@ -22,7 +22,7 @@ from torch import Tensor
 from drolayers.conic import residuals
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Counts, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
@@ -100,6 +100,7 @@ class Engine:
         features: Float[Tensor, "batch feature"],
         fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
         warm_start: WarmStart | None = None,
+        counts: Counts | None = None,
     ) -> Solution:
         """Solve one program for every row of features.
 
@@ -109,8 +110,9 @@ class Engine:
                 infinities come back as FAILED.
             fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
             warm_start: where to begin; a hint only.
+            counts: tells of which features a derivative is asked; of all unless given.
         """
-        values = program.values(features)
+        values = replace(program.values(features), counts=counts)
         if fixed is not None:
             lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
             values = program.within(values, lower, upper)
@@ -159,7 +161,7 @@ class Engine:
         refuse_transforms(*matrices, values.constant)
         # Which items hold neither NaN nor infinities.
         finite = torch.stack([t.isfinite().all(1) for t in (*matrices, values.constant[:, None])]).all(0)
-        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, *matrices)
+        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, values.counts, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
         objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
@@ -262,6 +264,7 @@ class _ImplicitSolve(torch.autograd.Function):
         point: WarmStart | None,
         known: bool,
         outcome: dict[str, Tensor],
+        counts: Counts | None,
         P: Tensor,
         A: Tensor,
         q: Tensor,
@@ -295,7 +298,7 @@ class _ImplicitSolve(torch.autograd.Function):
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
-            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed), ok
+            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed, counts), ok
             ctx.save_for_backward(P, A, q, b)
         return torch.where(ok, x, nan)
 
@@ -310,7 +313,7 @@ class _ImplicitSolve(torch.autograd.Function):
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
-        return None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
+        return None, None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
 
 
 class _Envelope(torch.autograd.Function):

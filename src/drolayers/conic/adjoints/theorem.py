@@ -14,14 +14,14 @@ the same. The ways to (g, h) are ``active.py``, ``factored.py`` and ``path.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Counts, Values
 from drolayers.conic.units import Units
 from drolayers.status import Derivative
 
@@ -31,7 +31,7 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are those of the point, ``conic/units.py``.
+    are those of the point, ``conic/units.py``; ``counts`` tells of which features a derivative is asked.
     """
 
     x: Float[Tensor, "batch column"]
@@ -39,11 +39,12 @@ class Found:
     s: Float[Tensor, "batch row"]
     units: Units
     passed: Any = None
+    counts: Counts | None = None
 
     def __getitem__(self, items: Tensor) -> Found:
         """Some items."""
         passed = None if self.passed is None else self.passed.pick(items)
-        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed)
+        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed, self.counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,13 @@ class Pulled:
         return Pulled(*(getattr(self, n).index_copy(0, items, getattr(other, n).to(getattr(self, n))) for n in names))
 
 
+AGREE = 1e-5
+"""Up to which relative difference two derivatives agree."""
+
+FREE = 1e-7
+"""What is left of noise by the adjoint equations, relative to it, is rounding up to here."""
+
+
 class Adjoint(Protocol):
     """A way to (g, h), with its own verification."""
 
@@ -97,3 +105,25 @@ def by_feature(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tens
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
     parts = (m.pull(g, program.feature_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
     return torch.stack(list(parts)).sum(0)
+
+
+def undecided(program: ConeProgram, found: Found, pulled: Pulled, rest: Pulled) -> Bool[Tensor, "batch"]:
+    """Whose gradient the adjoint equations leave open, where they are singular.
+
+    If they have a solution they may have many, since multipliers, or what a worst case is made of, need not be unique.
+    Such solutions agree along all changes of the data that keep the face, and nowhere else: so ``rest``, a solution of
+    the same equations with nothing on their right-hand side, must move no feature that counts.
+    """
+    if not program.feature_size:
+        return torch.zeros_like(pulled.ok)
+    size, left = (torch.maximum(p.g.abs().amax(1), p.h.abs().amax(1))[:, None] for p in (pulled, rest))
+    # Numbers are about one there: what is small beside the largest is rounding.
+    g, h = (torch.where(t.abs() > FREE * left.clamp(min=1.0), t, torch.zeros_like(t)) for t in (rest.g, rest.h))
+    scale = size / torch.where(left > 0, left, torch.ones_like(left))
+    other = by_feature(program, replace(pulled, g=g * scale, h=h * scale), found.units).abs()
+    most = AGREE * by_feature(program, pulled, found.units).abs().amax(1)
+    left_open = pulled.ok & (other.amax(1) > most)
+    if found.counts is None or not bool(left_open.any()):
+        return left_open
+    # Rarely asked, since it is looked up anew.
+    return left_open & ((other * found.counts().to(other)).amax(1) > most)

@@ -220,10 +220,16 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
     return Polish(x, v, z, s, done, next_x, next_v, face, system)
 
 
-def adjoint(on: Algebra, x: Array, v: Array, seed: Array, rows: ConeRows) -> tuple[Array, ...]:
-    """One round: where the next begins, then x, z, g, h and a code, UNASKED where the face has changed."""
+def adjoint(
+    on: Algebra, x: Array, v: Array, seed: Array, noise_x: Array, noise_v: Array, rows: ConeRows
+) -> tuple[Array, ...]:
+    """One round: where the next begins, then x, z, g, h, what the equations leave of noise, and a code.
+
+    That is UNASKED where the face has changed.
+    """
     xp, at = on.xp, polish(on, rows, x, v)
-    g, h, dg, dh = _solved(on, at.system, at.face, seed)
+    g, h, dg, dh = _solved(on, at.system, at.face, seed, 0.0 * seed, 0.0 * v)
+    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, noise_x, at.face.project(noise_v))
     size_g, size_h = on.sizes(g), on.sizes(h)
     floor = ROUNDING * (size_g + size_h)
     settled = (on.sizes(dg) <= SETTLED * size_g + floor) & (on.sizes(dh) <= SETTLED * size_h + floor)
@@ -233,15 +239,16 @@ def adjoint(on: Algebra, x: Array, v: Array, seed: Array, rows: ConeRows) -> tup
     clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
     code = xp.where(at.done, xp.full_like(left, float(Derivative.UNVERIFIED)), 0.0 * left)
     code = xp.where(at.done & clear & settled, xp.full_like(left, float(Derivative.FACE)), code)
-    return at.next_x, at.next_v, at.x, at.z, g, h, code[None]
+    return at.next_x, at.next_v, at.x, at.z, g, h, rest_g, rest_h, code[None]
 
 
-def _solved(on: Algebra, system: Any, face: Face, seed: Array) -> tuple[Array, Array, Array, Array]:
-    """The g and h with Pg + Aᵀh = seed, E A g - H h = 0, h = E h, and by how much the last refinement moved them."""
-    g, h = on.solve(system, seed, 0.0 * on.b, 0)
-    h = face.project(h)
+def _solved(on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Array) -> tuple[Array, Array, Array, Array]:
+    """The g and h with Pg + Aᵀh = seed, E A g - H h = 0, h = E h, and by how much the last refinement moved them.
+
+    Where they are not unique, they are those next to where we begin.
+    """
     dg, dh = g, h
-    for _ in range(REFINE):
+    for _ in range(1 + REFINE):
         missing = seed - on.form(g) - on.columns(h)
         beside = face.curve(h) - face.project(on.rows(g))
         dg, dh = on.solve(system, missing, beside, 0)
