@@ -283,7 +283,11 @@ class _ImplicitSolve(torch.autograd.Function):
             far = doubtful & (Units.far(program, own) | Units.far(program, values))
             doubtful = far | (doubtful & Units.leave_out(program, own))
             if bool(doubtful.any()):
+                first, told, left = points, status, residual
                 units, values, points, status, residual = solved(doubtful)
+                items = doubtful.nonzero()[:, 0]
+                points = first.merged(points, items, items)
+                status, residual = torch.where(doubtful, status, told), torch.where(doubtful, residual, left)
                 # A point that was nearly feasible, and now a proof that there is none, or none that is best: neither.
                 failed = torch.full_like(status, int(Status.FAILED))
                 status = torch.where(far & ~usable(status), failed, status)

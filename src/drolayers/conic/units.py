@@ -102,6 +102,11 @@ class Units:
         numbers = (values.P, values.A, values.q, values.b)
         if balance.constant is None or whole is not None:
             D, E, boost = balance.factors(*numbers, whole)
+            if balance.constant is not None and whole is not None:
+                # Those of the others are what they were.
+                one, two, three = balance.constant
+                D, E = torch.where(whole[:, None], D, one), torch.where(whole[:, None], E, two)
+                boost = Boost(boost.rows, torch.where(whole[:, None], boost.size, three.size))
             kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers, whole=whole)
         else:
             D, E, boost = balance.constant
