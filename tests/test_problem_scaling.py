@@ -155,6 +155,23 @@ def test_bounds_that_never_bind(big: float) -> None:
     assert_six_digits(solution.objective, torch.tensor([2 * np.sqrt(3)]).double())
 
 
+@pytest.mark.parametrize("big", [1e8, 1e9, 1e11, 1e12, 1e14, 1e16, 1e20])
+@pytest.mark.parametrize("moment", [dro.moments.SquaredNorm(), dro.moments.Norm(1)], ids=["squares", "norm"])
+def test_bounds_that_never_bind_and_are_most_of_the_numbers(moment: dro.moments.Moment, big: float) -> None:
+    """A median of the right-hand side is such a bound here: 1e11 was called optimal with half of the value."""
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    theta = torch.tensor([[3.0, 4.0, 1.0]], dtype=torch.float64)
+
+    def solved(constraints: list[cp.Constraint]) -> dro.conic.Solution:
+        cost = cp.sum(x) + 4 * cp.pos(cp.sum(y) - cp.sum(x)) + 0.1 * cp.abs(x[0] - x[1])
+        return dro.DecisionProblem(cost, constraints, dro.MomentSet(y, [moment])).solve(theta)
+
+    solution, right = solved([x <= big]), solved([]).objective
+    assert bool(solution.ok.all()) or (solution.status == int(dro.Status.FAILED)).all()
+    if bool(solution.ok.all()):
+        assert_six_digits(solution.objective, right)
+
+
 CURVES: dict[str, Callable[[cp.Variable, float], list[cp.Constraint]]] = {
     "squares": lambda x, r: [cp.sum_squares(x) <= r**2],
     "form": lambda x, r: [cp.quad_form(x, np.array([[2.0, 0.5], [0.5, 1.0]])) <= r**2],

@@ -281,10 +281,19 @@ class _ImplicitSolve(torch.autograd.Function):
         units, values, points, status, residual = solved()
         doubtful = usable(status) & residuals.vanishing(program, values, points.x)
         if bool(doubtful.any()):
-            # Nothing is left of these objectives, maybe for want of numbers that were taken for rounding.
-            doubtful = doubtful & Units.leave_out(program, own)
+            # Nothing is left of these objectives, maybe for want of numbers that were taken for rounding, or beside
+            # bounds that never bind.
+            far = doubtful & (Units.far(program, own) | Units.far(program, values))
+            doubtful = far | (doubtful & Units.leave_out(program, own))
             if bool(doubtful.any()):
+                first, told, left = points, status, residual
                 units, values, points, status, residual = solved(doubtful)
+                items = doubtful.nonzero()[:, 0]
+                points = first.merged(points, items, items)
+                status, residual = torch.where(doubtful, status, told), torch.where(doubtful, residual, left)
+                # A point that was nearly feasible, and now a proof that there is none, or none that is best: neither.
+                failed = torch.full_like(status, int(Status.FAILED))
+                status = torch.where(far & ~usable(status), failed, status)
         ok = usable(status)[:, None]
         nan = torch.full((), torch.nan, dtype=q.dtype, device=q.device)
         x, z, s = units.own(points.x, points.z, points.s)

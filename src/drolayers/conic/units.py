@@ -102,7 +102,12 @@ class Units:
         numbers = (values.P, values.A, values.q, values.b)
         if balance.constant is None or whole is not None:
             D, E, boost = balance.factors(*numbers, whole)
-            kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers)
+            if balance.constant is not None and whole is not None:
+                # Those of the others are what they were.
+                one, two, three = balance.constant
+                D, E = torch.where(whole[:, None], D, one), torch.where(whole[:, None], E, two)
+                boost = Boost(boost.rows, torch.where(whole[:, None], boost.size, three.size))
+            kappa, beta, P, A, q, b = balance.scaled(D, E, boost, *numbers, whole=whole)
         else:
             D, E, boost = balance.constant
             given = (values.P[:1], values.A[:1], values.q, values.b)
@@ -113,6 +118,13 @@ class Units:
     def leave_out(program: ConeProgram, values: Values) -> Bool[Tensor, "batch"]:
         """Items with numbers in A or q that may be no rounding, and did not count for their units."""
         return _balance(program, values.q.device).leave_out(values.P, values.A, values.q, values.b)
+
+    @staticmethod
+    def far(program: ConeProgram, values: Values) -> Bool[Tensor, "batch"]:
+        """Items, in any units, whose own may be those of bounds or penalties that never bind."""
+        firm, every = _balance(program, values.q.device).firm, values.q.new_ones(1, dtype=torch.bool)
+        b, q = values.b.T, values.q.T
+        return (_near(b, every, firm) != b).any(0) | (_near(q, every) != q).any(0)
 
     @classmethod
     def plain(cls, values: Values) -> tuple[Units, Values]:
@@ -213,6 +225,8 @@ class _Balance:
             one, other = b[:, self.pairs[0]], b[:, self.pairs[1]]
             rows = self.pairs.reshape(1, -1).expand(len(b), -1)
             b = b.scatter(1, rows, torch.cat([0.5 * (one + other), 0.5 * (one - other)], 1))
+        if whole is not None:
+            q, b = _near(q.T, whole).T, _near(b.T, whole, self.firm).T
         numbers = torch.cat([A.T, b.T, q.T, P.T]).abs()
         limit = self._negligible(A.T.abs(), b.T.abs(), q.T.abs(), P.T.abs())
         if whole is not None:
@@ -226,13 +240,22 @@ class _Balance:
         return D, (self.rows_of @ u).exp().T, Boost(self.pairs, u[self.cones : self.first].exp().T)
 
     def scaled(
-        self, D: Tensor, E: Tensor, boost: Boost, P: Tensor, A: Tensor, q: Tensor, b: Tensor
+        self,
+        D: Tensor,
+        E: Tensor,
+        boost: Boost,
+        P: Tensor,
+        A: Tensor,
+        q: Tensor,
+        b: Tensor,
+        whole: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """κ and β for given factors, and the numbers in these units."""
         q, b = q * D, boost(b * E)
         # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
-        kappa = torch.minimum(_size(q), LOOSE * _typical(q, _middle(q.T)))
-        beta = torch.minimum(_size(b), LOOSE * _typical(b, _middle(b.T, self.firm)))
+        near_q, near_b = (q, b) if whole is None else (_near(q.T, whole).T, _near(b.T, whole, self.firm).T)
+        kappa = torch.minimum(_size(q), LOOSE * _typical(near_q, _middle(near_q.T)))
+        beta = torch.minimum(_size(b), LOOSE * _typical(near_b, _middle(near_b.T, self.firm)))
         A = A[: len(D)] * E[:, self.row] * D[:, self.column]
         if len(self.paired):
             size = boost.size[:, self.pair]
@@ -390,6 +413,26 @@ def _middle(vector: Float[Tensor, "entry batch"], firm: Int[Tensor, "row"] | Non
         floor = ROUNDING * sizes[firm].amax(0, keepdim=True)
     there = torch.where(sizes > floor, -sizes, torch.full_like(sizes, torch.nan))
     return -there.nanmedian(0, keepdim=True).values.nan_to_num()
+
+
+def _near(
+    vector: Float[Tensor, "entry batch"], whole: Bool[Tensor, "batch"], firm: Int[Tensor, "row"] | None = None
+) -> Float[Tensor, "entry batch"]:
+    """The same without the largest numbers of some items, in rows that are not firm, if all others are far below.
+
+    A median takes bounds and penalties that never bind for the usual numbers where they are as many as these.
+    """
+    sizes = torch.where(vector.isfinite(), vector.abs(), torch.zeros_like(vector))
+    loose = torch.ones(len(sizes), 1, dtype=torch.bool, device=sizes.device)
+    if firm is not None:
+        loose[firm] = False
+    if not len(sizes):
+        return vector
+    top = (sizes * loose).amax(0, keepdim=True)
+    largest = loose & (sizes > BESIDE * top)
+    rest = torch.where(largest, torch.zeros_like(sizes), sizes).amax(0)
+    far = whole & (rest > 0) & (rest <= BESIDE * top[0])
+    return torch.where(largest & far, torch.zeros_like(vector), vector)
 
 
 def _size(vector: Float[Tensor, "batch entry"]) -> Float[Tensor, "batch 1"]:
