@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import cvxpy as cp
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import drolayers as dro
+from drolayers.conic.engine import MaskedGradientWarning
 from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import PHI
 
@@ -96,6 +98,46 @@ def test_it_is_learnt(kind: str) -> None:
     from tests.learning.small import assert_learnt, bets
 
     assert_learnt(*bets(lambda y: dro.Divergence(y, 20, kind)))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_certificates_that_are_not_unique_leave_no_derivative_along_what_they_are_charged_by(asked: bool) -> None:
+    """Total variation of two of five atoms' mass: the radius has a price from 6 to 8.5, and gradients followed it.
+
+    By central differences the second decision moves by 8.75 on either side; 4.8 was returned, and called exact. Where
+    no gradient of the radius is asked for, that of known data is what it is.
+    """
+    y, x, price = (
+        dro.Uncertain(2, support=dro.support.Box(np.zeros(2), np.full(2, 10.0))),
+        cp.Variable(2),
+        cp.Parameter(),
+    )
+    first = 3 + x[0] - y[0]
+    second = first + x[1] - y[1]
+    cost = 0.2 * cp.sum_squares(x) + price * cp.sum(x) + cp.maximum(2 * first, -5 * first)
+    ambiguity = dro.Divergence(y, 5, kind="tv")
+    problem = dro.DecisionProblem(cost + cp.maximum(second, -6 * second), [x >= 0, x <= 9], ambiguity)
+    line = torch.tensor([1.0, 2.0, 3.0, 4.0, 4.5], dtype=torch.float64)
+    nominal = dro.Nominal(line[None, :, None] * torch.tensor([1.0, 2.0]).double(), torch.full((1, 5), 0.2).double())
+    layer = dro.DROLayer(problem, gradient="exact")
+
+    def decided(radius: torch.Tensor, paid: torch.Tensor) -> tuple[torch.Tensor, dro.Decision]:
+        decision = layer(radius, nominal, known={price: paid})
+        return decision.best[x][0, 1], decision
+
+    radius = torch.tensor([[0.4]], dtype=torch.float64, requires_grad=asked)
+    paid = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    moved, decision = decided(radius, paid)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MaskedGradientWarning)
+        moved.backward()
+    ends = [decided(radius.detach(), paid.detach() + step)[0] for step in (1e-4, -1e-4)]
+    right = float(ends[0] - ends[1]) / 2e-4
+    if asked:
+        assert [int(code) for code in decision.derivative.flatten()] == [Derivative.KINK]
+        assert float(radius.grad.abs().max()) == float(paid.grad.abs().max()) == 0.0
+    else:
+        assert float(paid.grad) == pytest.approx(right, rel=1e-5, abs=1e-8)
 
 
 def test_bad_settings_are_one_sentence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -178,6 +179,34 @@ def test_multipliers_that_are_not_unique_do_no_harm() -> None:
     codes, gradient = _pulled(program, torch.tensor([[1.0], [-3.0]]))
     assert all(code.ok for code in codes)
     torch.testing.assert_close(gradient, torch.ones_like(gradient))
+
+
+def test_constraints_that_coincide_are_a_kink_where_one_of_them_moves() -> None:
+    """x ≤ 1 and x ≤ θ at θ = 1: which of both holds x is anybody's guess, and its derivative with it."""
+    x, theta = cp.Variable(), cp.Parameter()
+    program = _one(cp.Problem(cp.Minimize(-x), [x <= 1, x <= theta]), [theta])
+    with pytest.warns(MaskedGradientWarning, match="1 of 3 items"):
+        codes, gradient = _pulled(program, torch.tensor([[0.5], [1.0], [2.0]]))
+    assert [code.ok for code in codes] == [True, False, True]
+    assert codes[1] == Derivative.KINK
+    torch.testing.assert_close(gradient[:, 0], torch.tensor([1.0, 0.0, 0.0]).to(gradient))
+
+
+def test_features_of_which_nothing_is_asked_make_no_kink() -> None:
+    """x ≤ θ₁ and x ≤ θ₂ where both are one: along θ₃ there is a derivative all the same."""
+    x, theta = cp.Variable(2), cp.Parameter(3)
+    held = [x[0] <= theta[0], x[0] <= theta[1]]
+    program = _one(cp.Problem(cp.Minimize(cp.sum_squares(x - theta[2]) - 9 * x[0]), held), [theta])
+    leaf = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    for asked, code in ((None, Derivative.KINK), ([False, False, True], Derivative.FACE)):
+        counts = None if asked is None else lambda asked=asked: torch.tensor(asked)
+        leaf.grad = None
+        solution = make_engine().solve(program, leaf, counts=counts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MaskedGradientWarning)
+            solution.variable(x).sum().backward()
+        assert solution.derivatives == [code]
+    assert float(leaf.grad[0, 2]) == pytest.approx(1.0)
 
 
 def test_fixed_columns() -> None:
