@@ -274,7 +274,7 @@ class DROLayer(nn.Module):
         problem, program = self.problem, self.problem.program
         points = self._every_point() if self.training else None
         given = problem.given(theta, nominal, known)
-        flat, values = given.theta, replace(program.values(given.features), counts=partial(problem.counts, given))
+        flat, values = given.theta, program.values(given.features)
         if points is not None:
             slots = Slots.all(program, values, points, self.engine)
             found, log_prob = None, torch.zeros_like(slots.objective)

@@ -8,12 +8,12 @@ from functools import partial
 import cvxpy as cp
 import torch
 from cvxpy.expressions.leaf import Leaf
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.adapting import Adaptation, lifting_for
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.nominal import Nominal, Pair
+from drolayers.ambiguity.nominal import Pair
 from drolayers.ambiguity.sets import Sets, check_sets
 from drolayers.conic import ConeProgram, Engine, Solution, default_engine
 from drolayers.conic.compile import check_leaves
@@ -234,23 +234,6 @@ class DecisionProblem:
         by_parameter = self.known_data.values(entries)
         return Given(flat, around, entries, by_parameter, torch.cat([features, entries, products], 1))
 
-    def counts(self, given: Given) -> Bool[Tensor, "column"]:
-        """The features that move with what is differentiated: a nominal distribution, for one, often is not."""
-        rng = torch.Generator().manual_seed(0)
-
-        def moved(value: Tensor) -> Tensor:
-            """A little, and upwards, so that sizes stay sizes."""
-            step = torch.rand(value.shape, generator=rng, dtype=torch.float64).to(value)
-            size = value.abs().amax() if value.numel() else 1.0
-            return value + 1e-3 * step * (value.abs() + size) if value.requires_grad else value
-
-        with torch.no_grad():
-            around = None if given.nominal is None else Nominal(*map(moved, given.nominal))
-            others = self.sets.feature_values(moved(given.theta), around)
-            before = given.features[:, : others.shape[1]]
-            moves = ((others != before) & ~others.isnan()).any(0)
-        return torch.cat([moves, moves.new_full((given.features.shape[1] - len(moves),), given.known.requires_grad)])
-
     def features(
         self, theta: Theta, nominal: Pair | None = None, known: Known | None = None
     ) -> Float[Tensor, "batch feature"]:
@@ -278,8 +261,7 @@ class DecisionProblem:
             known: values of ``problem.known`` by name or parameter, ``(batch, *shape)`` or one for all; differentiable.
         """
         given = self.given(theta, nominal, known)
-        counts = partial(self.counts, given)
-        solution = (engine or self._engine).solve(self.program, given.features, fixed, counts=counts)
+        solution = (engine or self._engine).solve(self.program, given.features, fixed)
         advice = partial(self.advice, theta, nominal, known)
         return solution.masked(self.diagnosis.of(solution, given, fixed)).checked(on_failure, advice)
 

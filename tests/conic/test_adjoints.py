@@ -197,16 +197,25 @@ def test_features_of_which_nothing_is_asked_make_no_kink() -> None:
     x, theta = cp.Variable(2), cp.Parameter(3)
     held = [x[0] <= theta[0], x[0] <= theta[1]]
     program = _one(cp.Problem(cp.Minimize(cp.sum_squares(x - theta[2]) - 9 * x[0]), held), [theta])
-    leaf = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    for asked, code in ((None, Derivative.KINK), ([False, False, True], Derivative.FACE)):
-        counts = None if asked is None else lambda asked=asked: torch.tensor(asked)
-        leaf.grad = None
-        solution = make_engine().solve(program, leaf, counts=counts)
+    for data, code in ((False, Derivative.KINK), (True, Derivative.FACE)):
+        parts = [torch.ones(2, n, dtype=torch.float64).requires_grad_(n == 1 or not data) for n in (2, 1)]
+        solution = make_engine().solve(program, torch.cat(parts, 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MaskedGradientWarning)
             solution.variable(x).sum().backward()
-        assert solution.derivatives == [code]
-    assert float(leaf.grad[0, 2]) == pytest.approx(1.0)
+        assert solution.derivatives == [code] * 2
+    torch.testing.assert_close(parts[1].grad, torch.ones_like(parts[1]))
+
+
+def test_features_that_move_together_make_no_kink() -> None:
+    """x ≤ θ₁ and x ≤ θ₂ where both are the same number: both solutions say the same of it."""
+    x, theta = cp.Variable(), cp.Parameter(2)
+    program = _one(cp.Problem(cp.Minimize(-x), [x <= theta[0], x <= theta[1]]), [theta])
+    leaf = torch.tensor([[1.0], [2.0]], dtype=torch.float64, requires_grad=True)
+    solution = make_engine().solve(program, leaf.expand(-1, 2))
+    solution.primal.sum().backward()
+    assert all(code.ok for code in solution.derivatives)
+    torch.testing.assert_close(leaf.grad, torch.ones_like(leaf))
 
 
 def test_fixed_columns() -> None:

@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic import residuals
+from drolayers.conic.adjoints.ambiguous import Upstream, unambiguous
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
-from drolayers.conic.program import ConeProgram, Counts, Values
+from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
@@ -100,7 +101,6 @@ class Engine:
         features: Float[Tensor, "batch feature"],
         fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
         warm_start: WarmStart | None = None,
-        counts: Counts | None = None,
     ) -> Solution:
         """Solve one program for every row of features.
 
@@ -110,9 +110,8 @@ class Engine:
                 infinities come back as FAILED.
             fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
             warm_start: where to begin; a hint only.
-            counts: tells of which features a derivative is asked; of all unless given.
         """
-        values = replace(program.values(features), counts=counts)
+        values = program.values(features)
         if fixed is not None:
             lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
             values = program.within(values, lower, upper)
@@ -161,7 +160,7 @@ class Engine:
         refuse_transforms(*matrices, values.constant)
         # Which items hold neither NaN nor infinities.
         finite = torch.stack([t.isfinite().all(1) for t in (*matrices, values.constant[:, None])]).all(0)
-        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, values.counts, *matrices)
+        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
         objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
@@ -209,18 +208,28 @@ class Engine:
         return points, torch.where(finite, status, failed), residual
 
     def pull(
-        self, program: ConeProgram, values: Values, found: Found, dx: Tensor, asked: Bool[Tensor, "batch"]
+        self,
+        program: ConeProgram,
+        values: Values,
+        found: Found,
+        dx: Tensor,
+        asked: Bool[Tensor, "batch"],
+        upstream: Upstream | None = None,
     ) -> Pulled:
-        """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told."""
+        """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told.
+
+        What is ``upstream`` of the numbers says whether it matters that an adjoint is not unique.
+        """
         ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
         pulled, masked = Pulled.none(values), asked
         for adjoint in ways:
             items = masked.nonzero()[:, 0]
             if len(items) == len(asked):
                 # Usually all are asked about, and nothing needs to be copied.
-                pulled = adjoint(program, values, found, dx)
+                pulled = unambiguous(program, adjoint(program, values, found, dx), found.units, items, upstream)
             elif items.numel():
-                pulled = pulled.put(items, adjoint(program, values[items], found[items], dx[items]))
+                some = adjoint(program, values[items], found[items], dx[items])
+                pulled = pulled.put(items, unambiguous(program, some, found.units[items], items, upstream))
             masked = asked & ~pulled.ok
         if bool(masked.any()) and program not in self._warned:
             self._warned.add(program)
@@ -264,7 +273,6 @@ class _ImplicitSolve(torch.autograd.Function):
         point: WarmStart | None,
         known: bool,
         outcome: dict[str, Tensor],
-        counts: Counts | None,
         P: Tensor,
         A: Tensor,
         q: Tensor,
@@ -307,7 +315,7 @@ class _ImplicitSolve(torch.autograd.Function):
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
-            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed, counts), ok
+            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed), ok
             ctx.save_for_backward(P, A, q, b)
         return torch.where(ok, x, nan)
 
@@ -318,11 +326,13 @@ class _ImplicitSolve(torch.autograd.Function):
         # Since x = βDx̂.
         incoming = torch.where(ok, dx, torch.zeros_like(dx)) * found.units.D * found.units.beta
         with torch.no_grad():
-            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), (incoming != 0).any(1))
+            upstream = Upstream(ctx.saved_tensors)
+            asked = (incoming != 0).any(1)
+            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), asked, upstream)
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
-        return None, None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
+        return None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
 
 
 class _Envelope(torch.autograd.Function):

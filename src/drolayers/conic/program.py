@@ -142,10 +142,6 @@ class AffineMap:
         return once(self, (numbers.device, numbers.dtype), copy)
 
 
-Counts = Callable[[], Tensor]
-"""Which features count, a number of booleans that is looked up when asked."""
-
-
 @dataclass(frozen=True)
 class Slot:
     """Where a named array lives in a flat vector."""
@@ -163,17 +159,13 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The numbers of a batch of programs of one structure.
-
-    ``counts`` tells of which features a derivative is asked, if not of all: a few equations need to know.
-    """
+    """The numbers of a batch of programs of one structure."""
 
     P: Float[Tensor, "batch nnz_P"]
     A: Float[Tensor, "batch nnz_A"]
     q: Float[Tensor, "batch column"]
     b: Float[Tensor, "batch row"]
     constant: Float[Tensor, "batch"]
-    counts: Counts | None = None
 
     def __len__(self) -> int:
         return self.q.shape[0]
@@ -181,16 +173,11 @@ class Values:
     def __getitem__(self, items: Tensor) -> Values:
         """The programs of some items; matrices that all items share stay shared."""
         matrices = [M[:1].expand(int(items.numel()), -1) if M.stride(0) == 0 else M[items] for M in (self.P, self.A)]
-        P, A = matrices
-        return Values(P, A, self.q[items], self.b[items], self.constant[items], self.counts)
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Values:
-        """All numbers changed alike."""
-        return Values(*[change(t) for t in (self.P, self.A, self.q, self.b, self.constant)])  # type: ignore[arg-type]
+        return Values(matrices[0], matrices[1], self.q[items], self.b[items], self.constant[items])
 
     def detach(self) -> Values:
         """The same numbers, outside any graph."""
-        return self.each(Tensor.detach)
+        return Values(*(getattr(self, f.name).detach() for f in fields(self)))
 
 
 class Index(NamedTuple):

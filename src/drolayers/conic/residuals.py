@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import scipy.sparse as sp
@@ -117,7 +118,7 @@ def _optimality(
     dual = _norm((Px + values.q + Az) / (1.0 + torch.maximum(values.q.abs(), Az.abs())))
     slip = sum(_total(terms) for terms in ((Ax + s - values.b) * z, (Px + values.q + Az) * x))
     # What is left of Ax + s = b is known no better than its terms are rounded: a multiplier of 1e15 sees that.
-    sizes = values.each(torch.abs)
+    sizes = Values(*(getattr(values, f.name).abs() for f in fields(values)))
     Px, Ax, _ = products(program, sizes, x.abs(), z.abs())
     unseen = ((Ax + s.abs() + sizes.b) * z.abs()).sum(1) + ((Px + sizes.q) * x.abs()).sum(1)
     mass = (sizes.q * x.abs()).sum(1) + (sizes.b * z.abs()).sum(1)

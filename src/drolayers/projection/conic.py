@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple, final
 
 import cvxpy as cp
@@ -59,9 +58,8 @@ class ConeRule(ValueRule):
         )
         given = [_rows(value * self._root(name, value)) for name, value in free.items()]
         powers = [unit**-e for e in compiled.powers]
-        parts = [*given, nominal.atoms.flatten(1) / unit, nominal.weights, *powers]
-        counts = partial(_differentiated, [(part.shape[1], part.requires_grad) for part in parts])
-        solution = self.engine.solve(compiled.program, torch.cat(parts, 1), counts=counts)
+        data = torch.cat([*given, nominal.atoms.flatten(1) / unit, nominal.weights, *powers], 1)
+        solution = self.engine.solve(compiled.program, data)
         usable = solution.ok.to(sigma.device)
         moved = {}
         for name in self.task.moment.shapes:
@@ -147,8 +145,3 @@ def spread(nominal: Nominal) -> Nominal:
 def _rows(values: Tensor) -> Float[Tensor, "batch entry"]:
     """One row an item."""
     return values[:, None] if values.dim() == 1 else values.flatten(1)
-
-
-def _differentiated(parts: list[tuple[int, bool]]) -> Tensor:
-    """For every column whether its part is."""
-    return torch.cat([torch.full((width,), asked) for width, asked in parts])

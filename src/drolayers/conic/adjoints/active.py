@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.theorem import Found, Pulled, undecided
+from drolayers.conic.adjoints.theorem import Found, Pulled
 from drolayers.conic.interior.batch import SHARED, AlgebraName, Batch
 from drolayers.conic.interior.face import ROUNDS, adjoint
 from drolayers.conic.program import ConeProgram, Values
@@ -39,7 +39,6 @@ class Active:
         batch = Batch.of(program, values, self.algebra)
         x, v, seed = found.x.T.clone(), (found.z - found.s).T.clone(), dx.T
         pulled, items = Pulled.none(values), torch.arange(len(values.q), device=dx.device)
-        rest = pulled
         generator = torch.Generator().manual_seed(0)
         noise = [torch.randn(len(t), 1, generator=generator, dtype=torch.float64).to(t) for t in (x, v)]
         least = min(len(items), SHARED)
@@ -52,13 +51,10 @@ class Active:
             answer = part.each(partial(adjoint, rows=part.cone_rows), *given, name="active")
             next_x, next_v, *parts, code = (t[:, : len(items)] for t in answer)
             at_x, at_z, g, h, rest_g, rest_h = (t.T for t in parts)
-            pulled = pulled.put(items, Pulled(at_x, at_z, g, h, code[0].long()))
-            rest = rest.put(items, Pulled(at_x, at_z, rest_g, rest_h, code[0].long()))
+            pulled = pulled.put(items, Pulled(at_x, at_z, g, h, code[0].long(), (rest_g, rest_h)))
             x[:, items], v[:, items] = next_x, next_v
             items = items[code[0] == int(Derivative.UNASKED)]
             if not items.numel():
                 break
         lost = pulled.code == int(Derivative.UNASKED)
-        code = torch.where(lost, int(Derivative.UNVERIFIED), pulled.code)
-        kink = undecided(program, found, pulled, rest)
-        return replace(pulled, code=torch.where(kink, int(Derivative.KINK), code))
+        return replace(pulled, code=torch.where(lost, int(Derivative.UNVERIFIED), pulled.code))

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.theorem import AGREE, Found, Pulled, by_feature, undecided
+from drolayers.conic.adjoints.theorem import AGREE, Found, Pulled, by_feature
 from drolayers.conic.interior.face import MARGIN
 from drolayers.conic.newton import Item, basis, gap, items, margin, polished, solve
 from drolayers.conic.program import ConeProgram, Cones, Values
@@ -48,11 +48,11 @@ class Factored:
                 for target, value in zip(side, (*at, *solution), strict=True):
                     target[item] = value
         code = torch.as_tensor(codes, device=dx.device)
-        first, second, third = (Pulled(*(torch.as_tensor(t).to(dx) for t in side), code) for side in sides)  # type: ignore[call-arg]
+        first, second, third = (Pulled(*(torch.as_tensor(t).to(dx) for t in side), code) for side in sides)  # type: ignore[call-arg, arg-type]
         here, there = (by_feature(program, side, found.units) for side in (first, second))
         kink = (here - there).abs().amax(1) > AGREE * here.abs().amax(1) if program.feature_size else code < 0
-        kink = (kink & first.ok) | undecided(program, found, second, third)
-        return replace(second, code=torch.where(kink, int(Derivative.KINK), code))
+        code = torch.where(kink & first.ok, int(Derivative.KINK), code)
+        return replace(second, code=code, rest=(third.g, third.h))
 
 
 def pull(cones: Cones, item: Item, dx: np.ndarray) -> tuple[np.ndarray, np.ndarray, Solutions, Solutions, Derivative]:

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from drolayers.conic.program import ConeProgram, Counts, Values
+from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.units import Units
 from drolayers.status import Derivative
 
@@ -31,7 +31,7 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are those of the point, ``conic/units.py``; ``counts`` tells of which features a derivative is asked.
+    are those of the point, ``conic/units.py``.
     """
 
     x: Float[Tensor, "batch column"]
@@ -39,23 +39,26 @@ class Found:
     s: Float[Tensor, "batch row"]
     units: Units
     passed: Any = None
-    counts: Counts | None = None
 
     def __getitem__(self, items: Tensor) -> Found:
         """Some items."""
         passed = None if self.passed is None else self.passed.pick(items)
-        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed, self.counts)
+        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed)
 
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """The solution (g, h) of the adjoint system, the point (x, z) where it was taken, and a ``Derivative`` an item."""
+    """The solution (g, h) of the adjoint system, the point (x, z) where it was taken, and a ``Derivative`` an item.
+
+    ``rest`` is a solution of the same system with nothing on its right-hand side: what it leaves of noise.
+    """
 
     x: Float[Tensor, "batch column"]
     z: Float[Tensor, "batch row"]
     g: Float[Tensor, "batch column"]
     h: Float[Tensor, "batch row"]
     code: Int[Tensor, "batch"]
+    rest: tuple[Float[Tensor, "batch column"], Float[Tensor, "batch row"]] | None = None
 
     @property
     def ok(self) -> Bool[Tensor, "batch"]:
@@ -66,12 +69,35 @@ class Pulled:
     def none(cls, values: Values) -> Pulled:
         """Nothing asked."""
         x, z = torch.zeros_like(values.q), torch.zeros_like(values.b)
-        return cls(x, z, x, z, torch.zeros(len(values.q), dtype=torch.int64, device=x.device))
+        return cls(x, z, x, z, torch.zeros(len(values.q), dtype=torch.int64, device=x.device), (x, z))
 
     def put(self, items: Int[Tensor, "some"], other: Pulled) -> Pulled:
         """The same with some items replaced."""
+
+        def put(one: Tensor, two: Tensor) -> Tensor:
+            return one.index_copy(0, items, two.to(one))
+
         names = ("x", "z", "g", "h", "code")
-        return Pulled(*(getattr(self, n).index_copy(0, items, getattr(other, n).to(getattr(self, n))) for n in names))
+        rest = None
+        if self.rest is not None and other.rest is not None:
+            rest = put(self.rest[0], other.rest[0]), put(self.rest[1], other.rest[1])
+        x, z, g, h, code = (put(getattr(self, n), getattr(other, n)) for n in names)
+        return Pulled(x, z, g, h, code, rest)
+
+    @property
+    def elsewhere(self) -> Pulled | None:
+        """What is left of noise, as large as the solution is: by this much another solution may differ.
+
+        None where all are unique. Numbers are about one here, so that what is small beside the largest is rounding.
+        """
+        if self.rest is None:
+            return None
+        size, left = (
+            torch.maximum(g.abs().amax(1), h.abs().amax(1))[:, None] for g, h in ((self.g, self.h), self.rest)
+        )
+        g, h = (torch.where(t.abs() > FREE * left.clamp(min=1.0), t, torch.zeros_like(t)) for t in self.rest)
+        scale = torch.where(self.ok[:, None], size / left.clamp(min=FREE), torch.zeros_like(size))
+        return replace(self, g=g * scale, h=h * scale) if bool((g != 0).any() | (h != 0).any()) else None
 
 
 AGREE = 1e-5
@@ -105,25 +131,3 @@ def by_feature(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tens
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
     parts = (m.pull(g, program.feature_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
     return torch.stack(list(parts)).sum(0)
-
-
-def undecided(program: ConeProgram, found: Found, pulled: Pulled, rest: Pulled) -> Bool[Tensor, "batch"]:
-    """Whose gradient the adjoint equations leave open, where they are singular.
-
-    If they have a solution they may have many, since multipliers, or what a worst case is made of, need not be unique.
-    Such solutions agree along all changes of the data that keep the face, and nowhere else: so ``rest``, a solution of
-    the same equations with nothing on their right-hand side, must move no feature that counts.
-    """
-    if not program.feature_size:
-        return torch.zeros_like(pulled.ok)
-    size, left = (torch.maximum(p.g.abs().amax(1), p.h.abs().amax(1))[:, None] for p in (pulled, rest))
-    # Numbers are about one there: what is small beside the largest is rounding.
-    g, h = (torch.where(t.abs() > FREE * left.clamp(min=1.0), t, torch.zeros_like(t)) for t in (rest.g, rest.h))
-    scale = size / torch.where(left > 0, left, torch.ones_like(left))
-    other = by_feature(program, replace(pulled, g=g * scale, h=h * scale), found.units).abs()
-    most = AGREE * by_feature(program, pulled, found.units).abs().amax(1)
-    left_open = pulled.ok & (other.amax(1) > most)
-    if found.counts is None or not bool(left_open.any()):
-        return left_open
-    # Rarely asked, since it is looked up anew.
-    return left_open & ((other * found.counts().to(other)).amax(1) > most)
