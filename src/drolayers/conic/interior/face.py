@@ -54,6 +54,9 @@ REFINE = 6
 SETTLED = 1e-7
 """By how much the last refinement may have moved the adjoint solution, relative to its size."""
 
+GONE = 1e-9
+"""By how much a refinement moves what is left of noise, in the end."""
+
 ROUNDING = 1e-12
 """What counts as rounding, relative to the larger of g and h."""
 
@@ -229,7 +232,7 @@ def adjoint(
     """
     xp, at = on.xp, polish(on, rows, x, v)
     g, h, dg, dh = _solved(on, at.system, at.face, seed, 0.0 * seed, 0.0 * v)
-    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, noise_x, at.face.project(noise_v))
+    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, noise_x, at.face.project(noise_v), GONE)
     size_g, size_h = on.sizes(g), on.sizes(h)
     floor = ROUNDING * (size_g + size_h)
     settled = (on.sizes(dg) <= SETTLED * size_g + floor) & (on.sizes(dh) <= SETTLED * size_h + floor)
@@ -242,7 +245,9 @@ def adjoint(
     return at.next_x, at.next_v, at.x, at.z, g, h, rest_g, rest_h, code[None]
 
 
-def _solved(on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Array) -> tuple[Array, Array, Array, Array]:
+def _solved(
+    on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Array, least: float = 0.0
+) -> tuple[Array, Array, Array, Array]:
     """The g and h with Pg + Aᵀh = seed, E A g - H h = 0, h = E h, and by how much the last refinement moved them.
 
     Where they are not unique, they are those next to where we begin.
@@ -254,7 +259,8 @@ def _solved(on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Arra
         dg, dh = on.solve(system, missing, beside, 0)
         dh = face.project(dh)
         g, h = g + dg, h + dh
-        still = (on.sizes(dg) <= ROUNDING * on.sizes(g)) & (on.sizes(dh) <= ROUNDING * on.sizes(h))
+        still = on.sizes(dg) <= ROUNDING * on.sizes(g) + least
+        still = still & (on.sizes(dh) <= ROUNDING * on.sizes(h) + least)
         if not on.recorded and bool(still.all()):
             break
     return g, h, dg, dh
