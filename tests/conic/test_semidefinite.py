@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import cvxpy as cp
 import numpy as np
@@ -398,12 +399,12 @@ def test_integers_beside_a_semidefinite_cone() -> None:
     np.testing.assert_array_equal(feasible.numpy(), np.isfinite(values))
 
 
-@pytest.mark.parametrize("oracle", [SCIP(), HiGHS(), Gurobi()], ids=lambda oracle: oracle.name)
-def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: Oracle) -> None:
+@pytest.mark.parametrize("oracle", [SCIP, HiGHS, Gurobi])
+def test_solvers_of_others_refuse_integers_beside_a_semidefinite_cone(oracle: Callable[[], Oracle]) -> None:
     X, c = cp.Variable((2, 2), PSD=True), cp.Parameter(3)
     program = compile_program(mixed(c, cp.Variable(3, boolean=True), X), [c])
     with pytest.raises(ModelError, match=r"cannot handle psd.*oracle='branch_and_bound'"):
-        oracle.best(program, program.values(torch.zeros(1, 3)), 1)
+        oracle().best(program, program.values(torch.zeros(1, 3)), 1)
 
 
 def test_decision_problems_take_semidefinite_decisions() -> None:
