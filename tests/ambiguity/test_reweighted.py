@@ -9,6 +9,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import drolayers as dro
 from drolayers.conic.engine import MaskedGradientWarning
@@ -100,18 +101,10 @@ def test_it_is_learnt(kind: str) -> None:
     assert_learnt(*bets(lambda y: dro.Divergence(y, 20, kind)))
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_certificates_that_are_not_unique_leave_no_derivative_along_what_they_are_charged_by(asked: bool) -> None:
-    """Total variation of two of five atoms' mass: the radius has a price from 6 to 8.5, and gradients followed it.
-
-    By central differences the second decision moves by 8.75 on either side; 4.8 was returned, and called exact. Where
-    no gradient of the radius is asked for, that of known data is what it is.
-    """
-    y, x, price = (
-        dro.Uncertain(2, support=dro.support.Box(np.zeros(2), np.full(2, 10.0))),
-        cp.Variable(2),
-        cp.Parameter(),
-    )
+def whole_atoms() -> tuple[dro.DecisionProblem, cp.Variable, dro.Nominal]:
+    """Two dependent stages over five atoms on a line; with a radius of 0.4 one of them is moved as a whole."""
+    y, x = dro.Uncertain(2, support=dro.support.Box(np.zeros(2), np.full(2, 10.0))), cp.Variable(2)
+    price = cp.Parameter(name="price")
     first = 3 + x[0] - y[0]
     second = first + x[1] - y[1]
     cost = 0.2 * cp.sum_squares(x) + price * cp.sum(x) + cp.maximum(2 * first, -5 * first)
@@ -119,10 +112,21 @@ def test_certificates_that_are_not_unique_leave_no_derivative_along_what_they_ar
     problem = dro.DecisionProblem(cost + cp.maximum(second, -6 * second), [x >= 0, x <= 9], ambiguity)
     line = torch.tensor([1.0, 2.0, 3.0, 4.0, 4.5], dtype=torch.float64)
     nominal = dro.Nominal(line[None, :, None] * torch.tensor([1.0, 2.0]).double(), torch.full((1, 5), 0.2).double())
+    return problem, x, nominal
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_certificates_that_are_not_unique_leave_no_derivative_along_what_they_are_charged_by(asked: bool) -> None:
+    """Total variation of two of five atoms' mass: the radius has a price from 6 to 8.5, and gradients followed it.
+
+    By central differences the second decision moves by 8.75 on either side; 4.8 was returned, and called exact. Where
+    no gradient of the radius is asked for, that of known data is what it is.
+    """
+    problem, x, nominal = whole_atoms()
     layer = dro.DROLayer(problem, gradient="exact")
 
     def decided(radius: torch.Tensor, paid: torch.Tensor) -> tuple[torch.Tensor, dro.Decision]:
-        decision = layer(radius, nominal, known={price: paid})
+        decision = layer(radius, nominal, known={"price": paid})
         return decision.best[x][0, 1], decision
 
     radius = torch.tensor([[0.4]], dtype=torch.float64, requires_grad=asked)
@@ -164,3 +168,27 @@ def test_chi2_derivatives_where_atoms_lose_all_mass() -> None:
     assert bool((worst.probabilities < 1e-7).any(1).all())
     (chosen * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert set(solution.derivative.tolist()) == {int(Derivative.FACE)}
+
+
+@pytest.mark.parametrize("through", ["plainly", "checkpoint", "both"])
+def test_kinks_are_told_behind_a_model_and_activation_checkpoints(through: str) -> None:
+    """What a gradient is asked of is found upstream of the layer, where that is remembered; else it is a kink."""
+    problem, x, nominal = whole_atoms()
+    model = torch.nn.Linear(1, 1).double()
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.constant_(model.bias, 0.4)
+    layer, told = dro.DROLayer(problem, gradient="exact"), []
+
+    def decided(z: torch.Tensor) -> torch.Tensor:
+        radius = checkpoint(model, z, use_reentrant=False) if through == "checkpoint" else model(z)
+        told.append(layer(radius, nominal, known={"price": torch.ones(1, dtype=torch.float64)}))
+        return told[-1].best[x]
+
+    z = torch.ones(1, 1, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MaskedGradientWarning)
+        out = checkpoint(decided, z, use_reentrant=False) if through == "both" else decided(z)
+        out.sum().backward()
+    assert any([int(code) for code in one.derivative.flatten()] == [Derivative.KINK] for one in told)
+    assert model.bias.grad is not None
+    assert float(model.bias.grad) == 0.0

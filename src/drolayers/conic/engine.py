@@ -326,13 +326,14 @@ class _ImplicitSolve(torch.autograd.Function):
         # Since x = βDx̂.
         incoming = torch.where(ok, dx, torch.zeros_like(dx)) * found.units.D * found.units.beta
         with torch.no_grad():
-            upstream = Upstream(ctx.saved_tensors)
+            # Once: activation checkpoints hand them out no second time.
+            numbers = ctx.saved_tensors
             asked = (incoming != 0).any(1)
-            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), asked, upstream)
+            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), asked, Upstream(numbers))
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
-        return None, None, None, None, None, None, *_once(pieces, (dx, *ctx.saved_tensors))
+        return None, None, None, None, None, None, *_once(pieces, (dx, *numbers))
 
 
 class _Envelope(torch.autograd.Function):
