@@ -118,10 +118,9 @@ def solve(
     size, n = np.abs(rhs).max(initial=0.0), rx.size
     if size == 0.0:
         return np.zeros(n), np.zeros(rz.size)
-    shift = sp.diags_array(np.concatenate([np.full(n, SHIFT), np.full(rz.size, -SHIFT)]))
     solution = np.zeros_like(rhs)
     try:
-        factors = spla.splu(sp.csc_array(matrix + shift))
+        factors = spla.splu(sp.csc_array(matrix + shifted(n, rz.size)))
         for _ in range(12):
             move = factors.solve(rhs - matrix @ solution)
             solution = solution + move
@@ -137,6 +136,11 @@ def solve(
     solution = _least_squares(matrix.toarray(), rhs)
     solved = not exactly or _defect(matrix, solution, rhs) <= 10.0 * SOLVED * size
     return (solution[:n], solution[n:]) if solved else None
+
+
+def shifted(columns: int, rows: int) -> sp.dia_array:
+    """What is added to the face's system, so that it can be factored."""
+    return sp.diags_array(np.concatenate([np.full(columns, SHIFT), np.full(rows, -SHIFT)]))
 
 
 def _least_squares(matrix: np.ndarray, rhs: np.ndarray) -> np.ndarray:

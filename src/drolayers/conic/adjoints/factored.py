@@ -15,12 +15,13 @@ from typing import final
 
 import numpy as np
 import scipy.sparse as sp
+import scipy.sparse.linalg as spla
 import torch
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import AGREE, Found, Pulled, by_feature
-from drolayers.conic.interior.face import MARGIN
-from drolayers.conic.newton import Item, basis, gap, items, margin, polished, solve
+from drolayers.conic.interior.face import MARGIN, REFINE
+from drolayers.conic.newton import Item, basis, gap, items, margin, polished, shifted, solve
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.status import Derivative
 
@@ -85,5 +86,14 @@ def left(P: sp.csr_array, A: sp.csr_array, U: sp.csr_array, H: np.ndarray) -> tu
     rng = np.random.default_rng(0)
     g, h = rng.standard_normal(len(P.indptr) - 1), rng.standard_normal(U.shape[1])
     UA = U.T @ A
-    solution = solve(P, A, U, H, P @ g + UA.T @ h, UA @ g - H * h, exactly=False)
-    return (g, U @ h) if solution is None else (g - solution[0], U @ (h - solution[1]))
+    matrix = sp.csc_array(sp.block_array([[P, UA.T], [UA, -sp.diags_array(H)]]))
+    try:
+        # What is singular stays as it is, and all else is taken away: no least squares are needed.
+        factors = spla.splu(sp.csc_array(matrix + shifted(g.size, h.size)))
+    except RuntimeError:
+        solution = solve(P, A, U, H, P @ g + UA.T @ h, UA @ g - H * h, exactly=False)
+        return (g, U @ h) if solution is None else (g - solution[0], U @ (h - solution[1]))
+    rest = np.concatenate([g, h])
+    for _ in range(REFINE):
+        rest = rest - factors.solve(np.atleast_1d(matrix @ rest))
+    return rest[: g.size], U @ rest[g.size :]
