@@ -97,3 +97,15 @@ def test_balls(kind: str, norm: float, order: int) -> None:
     assert torch.equal(theta.grad, valid.double())
     roomy = dro.Projection(ball, absolute=0.1, margin=0.5)(theta.detach() - 9.0, (y, weights))
     assert ((roomy - 1.5 * needed - 0.1).abs() <= 1e-9).all()
+
+
+def test_bounds_next_to_nothing_are_not_called_empty() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centre = 5.0 * torch.randn(60, 40, generator=generator, dtype=torch.float64)
+    # As a network's softplus leaves them: from 1e-3 down to where only the centre itself is within.
+    sigma = 10.0 ** (-300.0 * torch.rand(60, 40, generator=generator, dtype=torch.float64) ** 3) * 1e-3
+    y, x = dro.Uncertain(40), cp.Variable(40, nonneg=True)
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1.0], dro.MomentSet.grouped(y, 1))
+    decision = problem.solve(torch.cat([centre, sigma], 1))
+    assert dro.Status.EMPTY_SET not in decision.statuses
+    torch.testing.assert_close(decision.objective, (centre + sigma.sqrt()).amin(1))

@@ -349,7 +349,8 @@ class MomentSet(AmbiguitySet):
             unscaled = torch.where(affine, 0.0, scale)
             again = self._excess(theta[tight], room[tight], unscaled[tight], size[tight], data[tight])
             excess[tight] = torch.where(again < -EDGE, again, excess[tight])
-        return excess
+        # Beside bounds of 1e-100 a solver sees less than one who looks at the centre.
+        return torch.where(self.settled(theta, None, known) & ~(excess <= 0), 0.0, excess)
 
     @untraced
     def _excess(self, theta: Tensor, rho: Tensor, scale: Tensor, size: Tensor, data: Tensor) -> Float[Tensor, "batch"]:
