@@ -161,6 +161,7 @@ class Comparison:
         errors: by how many standard errors another model must be better than the usual one.
         trained: by how many a trained one must be better than what it began with; as many unless given.
         smallest: whether the usual one is that with the smallest sets that decide for as many, rather than the best.
+        judging: what it takes to measure once, in epochs of a training; a trial pays for it.
     """
 
     def __init__(
@@ -174,10 +175,12 @@ class Comparison:
         errors: float = 0.0,
         smallest: bool = False,
         trained: float | None = None,
+        judging: float = 0.0,
     ) -> None:
         self.pipeline, self._run, self._measure, self.projections = pipeline, run, measure, list(projections)
         self.sized, self.shares, self.smallest = sized, shares, smallest
         self.errors, self.trained = errors, errors if trained is None else trained
+        self.judging = judging
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
@@ -230,11 +233,14 @@ class Comparison:
             return
         units = model.centre.clone(), model.scale.clone()
         for size in SIZES:
+            if seen[-1].solved < seen[0].solved:
+                # What is smaller still is empty where this is.
+                break
             # Units of a parameter are the one place where all items' sets are made smaller alike.
             factor = sets.scaled(torch.ones_like(units[0])[None], size)[0]
             model.centre.copy_(units[0] * factor)
             model.scale.copy_(units[1] * factor)
-            self._note(f"{what}, no projection{_sized(size)}", 0, usual, size)
+            seen.append(self._note(f"{what}, no projection{_sized(size)}", 0, usual, size))
 
     def tried(self, choice: Choice, name: str) -> Trial:
         """A training from the start."""
@@ -275,11 +281,11 @@ class Comparison:
 
         Args:
             choice: to begin with.
-            budget: epochs of all trials, relative to those of the training.
+            budget: epochs of all trials, their judging included, relative to those of the training.
             questions: each from a choice to others that answer it differently.
         """
         short = max(1, choice.stage.epochs // SHORT)
-        left = math.floor(budget * choice.stage.epochs / short + 1e-9)
+        left = math.floor(budget * choice.stage.epochs / (short + self.judging) + 1e-9)
         best: Trial | None = None
         for question in questions:
             for other in question(choice):

@@ -54,6 +54,7 @@ class SecondTraining:
     def __init__(self, course: Course, stage: Stage, objective: Objective | Literal["mean"] | None, free: bool) -> None:
         self.course, self.stage, self.free = course, stage, free
         self.objective = checked_objective(objective)
+        self._units: dict[bool, float] = {}
 
     def comparison(self, first: FirstTraining) -> Comparison | None:
         """What trains in several ways and judges by validation data; None where there is nothing to compare."""
@@ -71,7 +72,7 @@ class SecondTraining:
         projections = [pipeline.projection]
         if self.free:
             projections.append(None)
-        some = training[: len(held_out) + SOME]
+        some = training[: max(len(held_out), SOME // 2)]
 
         def measure() -> tuple[Tensor, float]:
             # What is not projected, or smaller, may be empty where no validation row is.
@@ -91,7 +92,9 @@ class SecondTraining:
         # What locations are fitted to may have been asked for, and a model of one's own is the user's, a SetModel too.
         moves = loose and located and first.open and errors > 0 and course.model is not None
         shares = SHARES if moves and course.problem.sets.aims(training.Y[:1]) else ()
-        return Comparison(pipeline, run, measure, projections, sized, shares, errors, smallest, trained)
+        # An epoch looks at every row, and at most of them once more, for gradients.
+        judging = 0.5 * (len(held_out) + len(some)) / (len(training) + len(held_out))
+        return Comparison(pipeline, run, measure, projections, sized, shares, errors, smallest, trained, judging)
 
     def _has_size(self) -> bool:
         """Whether the size of the sets has a name, and is learnt."""
@@ -162,7 +165,10 @@ class SecondTraining:
         kept = stage.temperature is None and layer.temperature != RelativeTemperature()
         temperature = None if kept else temperature_schedule(stage)
         loss = (PredictionLosses(problem.sets, self.course.training.Y) or None) if stage.anchor else None
-        unit = pipeline.cost_unit(z, y, rows, known)
+        # All trainings begin with the same model, projected or not.
+        projected = pipeline.projection is not None
+        if projected not in self._units:
+            self._units[projected] = pipeline.cost_unit(z, y, rows, known)
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
@@ -174,7 +180,7 @@ class SecondTraining:
             held = Violations(problem, stage.violations, x, y[start.ok], told)
         covering = self._covering(stage)
         return DecisionModule(
-            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective, held, covering
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, self._units[projected], self.objective, held, covering
         )
 
     def _some(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
