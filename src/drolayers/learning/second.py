@@ -169,6 +169,7 @@ class SecondTraining:
         projected = pipeline.projection is not None
         if projected not in self._units:
             self._units[projected] = pipeline.cost_unit(z, y, rows, known)
+        unit = self._units[projected]
         rate = rate_schedule(stage)
         if smoothed:
             layer.gradient = Smoothed(stage.smoothing)
@@ -180,7 +181,7 @@ class SecondTraining:
             held = Violations(problem, stage.violations, x, y[start.ok], told)
         covering = self._covering(stage)
         return DecisionModule(
-            pipeline, temperature, smoothing, rate, stage.anchor, loss, self._units[projected], self.objective, held, covering
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective, held, covering
         )
 
     def _some(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

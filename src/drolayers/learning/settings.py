@@ -218,8 +218,9 @@ class Trainer(Settings):
         devices: number of processes; more than one run the calling script again, as Lightning's DDP does.
         validation_share: share of the data held out where no validation data are given.
         leave_one_out: whether a training point is kept out of its own nominal distribution.
-        budget: epochs, relative to those of the second training, that may go into trials before it: they compare, on
-            validation data, what is left to "auto" (projection or none, smoothed or exact gradients, the rate). What
+        budget: epochs, relative to those of the second training, that may go into trials before it and into judging
+            them: they compare, on validation data, what is left to "auto" (projection or none, smoothed or exact
+            gradients, the rate). What
             decides in the end is the pre-trained model, or another that is better by more than a standard error, or by
             three where the mean is known to suffice (``learner.report_``). 0 compares nothing.
     """
