@@ -82,6 +82,7 @@ def prove(
     benchmark: Annotated[str, typer.Argument(help="battery, frontier, linear, portfolio, pyepo or rsome.")],
     data: Annotated[Path | None, typer.Option(help="battery.npz of chrisyeh96/e2e-conformal, for the battery.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Draws of data.")] = 10,
+    first: Annotated[int | None, typer.Option(min=0, help="The first draw; the benchmark's own unless given.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few settings only.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="A method by name; repeat. All unless given.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="Settings alone, such as degree=8 or seed=3; repeat.")] = None,
@@ -97,7 +98,7 @@ def prove(
 
         folder = directory(out or Path("runs") / benchmark)
         chosen: dict[str, Any] = {"only": tuple(only or ()), "where": tuple(where or ()), "jobs": jobs}
-        chosen |= {"against": against, "beside": beside, "known": known}
+        chosen |= {"against": against, "beside": beside, "known": known, "first": first}
         failures = run_benchmark(benchmark, folder, data, seeds, quick, **chosen)
         for failure in failures:
             print(f"research: {failure}", file=sys.stderr)

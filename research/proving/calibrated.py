@@ -27,10 +27,10 @@ from research.problems.split import Split
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2)
 SHAPES = ("box", "ellipsoid")
-LEARNER, CAREFUL = "learner, default", "learner, CVaR"
-PLAIN = ("sample average", "mean prediction", "weighted sample average", LEARNER, CAREFUL)
-OWN = PLAIN[:3]
+LEARNER, CAREFUL, FITTED = "learner, default", "learner, CVaR", "prediction-focused"
+OWN = ("sample average", "mean prediction", "weighted sample average", FITTED)
 """The learner's own baselines: it is counted against the best of them, too."""
+PLAIN = (*OWN, LEARNER, CAREFUL)
 TAIL = 0.95
 """Level of the CVaR of the loss that is reported, and that the methods named after it are trained on."""
 INSURED, INSURED_ALPHA = "trained ellipsoid, CVaR", 0.1
@@ -89,9 +89,12 @@ def run(task: Task, build: Build, split: Split, store: Path) -> Outcome:
 
 def _plain(name: str, problem: dro.DecisionProblem, seed: int) -> Any:
     """A policy that promises nothing."""
-    if name in (LEARNER, CAREFUL):
-        objective: Any = dro.objectives.CVaR(TAIL) if name == CAREFUL else "mean"
-        return dro.DecisionFocusedLearner(problem, objective=objective, trainer=dro.Trainer(progress=False), seed=seed)
+    if name in (LEARNER, CAREFUL, FITTED):
+        settings: dict[str, Any] = {
+            CAREFUL: {"objective": dro.objectives.CVaR(TAIL)},
+            FITTED: {"training": None},
+        }.get(name, {})
+        return dro.DecisionFocusedLearner(problem, **settings, trainer=dro.Trainer(progress=False), seed=seed)
     kinds = {
         "sample average": baselines.SampleAverage,
         "mean prediction": baselines.MeanPrediction,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import sqrt
@@ -33,10 +34,12 @@ def prove(
     where: Sequence[str] = (),
     beside: Path | None = None,
     known: Path | None = None,
+    first: int | None = None,
 ) -> list[str]:
     """Run a benchmark, or its settings ``where`` some columns have given values, and write its table.
 
-    Figures of an earlier run may stand ``beside`` those of the same draws, and ``known`` ones count as if run here.
+    Draws begin with the ``first``, or where the benchmark's own begin. Figures of an earlier run may stand ``beside``
+    those of the same draws, and ``known`` ones count as if run here.
 
     Returns:
         One sentence for every task that failed.
@@ -54,6 +57,7 @@ def prove(
         run, tasks = module.run, module.tasks(seeds, quick)
     else:
         raise ModelError(f"There is no benchmark {benchmark!r}: choose from {list(BENCHMARKS)}.")
+    tasks = beginning(tasks, first)
     methods = list(dict.fromkeys(task.method for task in tasks))
     if unknown := sorted({*only, *([against] if against else [])} - set(methods)):
         raise ModelError(f"There is no method {unknown[0]!r}: choose from {sorted(methods)}.")
@@ -64,6 +68,12 @@ def prove(
     reference = against or next((name for name in methods if name.startswith("learner")), "")
     print(written(benchmark, folder, reference, beside, known))
     return failures
+
+
+def beginning(tasks: Sequence[Task], first: int | None) -> list[Task]:
+    """The same on other draws, the first of which is given."""
+    own = min(task.seed for task in tasks)
+    return [replace(task, seed=task.seed + (own if first is None else first) - own) for task in tasks]
 
 
 def settings(tasks: Sequence[Task], where: Sequence[str]) -> list[Task]:

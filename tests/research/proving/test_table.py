@@ -11,7 +11,7 @@ from drolayers.errors import ModelError
 from research.proving import frontier, pyepo
 from research.proving.duels import by_setting, duels
 from research.proving.figures import SCORES, before, elsewhere, keep, recall
-from research.proving.table import prove, settings, table
+from research.proving.table import beginning, prove, settings, table
 
 SEEDS = range(4)
 
@@ -146,6 +146,10 @@ def test_settings_are_chosen_by_their_columns() -> None:
     assert len(found) == 2 * 2 * len({task.method for task in tasks})
     assert settings(tasks, []) == tasks
     assert {task.seed for task in settings(tasks, [f"seed={pyepo.FIRST + 1}"])} == {pyepo.FIRST + 1}
+    earlier = beginning(tasks, 10)
+    assert {task.seed for task in earlier} == {10, 11}
+    assert [task.columns for task in earlier] == [task.columns for task in tasks]
+    assert beginning(tasks, None) == tasks
     with pytest.raises(ModelError, match="degree=, one of"):
         settings(tasks, ["degree=3"])
     for wrong in ("price=1", "degree", "=8", ""):
