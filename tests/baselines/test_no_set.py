@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -125,3 +127,13 @@ def test_where_no_decision_satisfies_the_constraints_on_the_whole_support_it_is_
     with pytest.warns(UserWarning, match="rows have no decision, most of them INFEASIBLE"):
         policy.fit(*sales())
     assert np.isnan(policy.decide(sales()[0])[x]).all()
+
+
+def test_the_nominal_distribution_that_stands_in_has_no_say_in_ties() -> None:
+    Z, Y = sales()
+    policy = NoSet(Shop().problem, dro.Network((8,)), pretraining=dro.Stage(1), training=dro.Stage(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dro.nominal.TiedAtomsWarning)
+        policy.fit(np.round(Z), Y)
+    with pytest.warns(dro.nominal.TiedAtomsWarning, match="takes its 4 atoms"):
+        dro.baselines.WeightedSampleAverage(Shop().problem, dro.nominal.KNN(k=4)).fit(np.round(Z), Y)

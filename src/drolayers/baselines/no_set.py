@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self, final
 
 import cvxpy as cp
@@ -18,7 +19,7 @@ from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
 from drolayers.learning.data import examples, split
 from drolayers.learning.policy import Decider
 from drolayers.learning.settings import RATE, check_places
-from drolayers.nominal import KNN
+from drolayers.nominal import KNN, TiedAtomsWarning
 from drolayers.problem import DecisionProblem
 
 SIGMA = 1e-6
@@ -100,7 +101,9 @@ class NoSet(Decider):
         )
         told = self.problem.known_data.values
         validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known))
-        self.learner_.fit(training.Z, training.Y, validation, told(training.known))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TiedAtomsWarning)
+            self.learner_.fit(training.Z, training.Y, validation, told(training.known))
         self.history_ = {"mean": first, **self.learner_.history_}
         return self
 
