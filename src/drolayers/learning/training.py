@@ -84,8 +84,8 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
         if part is not None:
             for table in (part.Z, part.Y, part.known):
                 digest.update(str(tuple(table.shape)).encode() + table.contiguous().numpy().tobytes())
-    for part in (folder, *(folder / name for name in TRAININGS)):
-        _only_files(part)
+    for place in (folder, *(folder / name for name in TRAININGS)):
+        _only_files(place)
     directory(folder)
     mark = folder / RUN
     kept = [folder / stage / name for stage in ("", *TRAININGS) for name in (DONE, *CHECKPOINTS)]
