@@ -49,3 +49,14 @@ def test_regret_is_not_told_relative_to_nothing_and_not_where_a_decision_is_miss
     assert np.isnan(metrics.regret(problem, {x: some}, Y))
     # All costs are zero.
     assert metrics.regret(problem, {x: np.full((6, 2), 0.5)}, np.zeros((6, 2))) == 0.0
+
+
+def test_outcomes_have_the_columns_of_y() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(y @ x, [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))
+    for wrong in (np.ones((3, 1)), np.ones(3), np.ones((3, 3))):
+        columns = wrong.shape[1] if wrong.ndim > 1 else 1
+        with pytest.raises(dro.ShapeError, match=f"^Y must have 2 columns, not {columns}.$"):
+            metrics.hindsight(problem, wrong)
+        with pytest.raises(dro.ShapeError, match=f"^Y must have 2 columns, not {columns}.$"):
+            metrics.regret(problem, {x: np.full((3, 2), 0.5)}, wrong)

@@ -96,7 +96,10 @@ class Pyepo(BaseEstimator):  # type: ignore[misc]
         if self.method not in METHODS:
             raise ModelError(f"There is no method {self.method!r}: choose one of {list(METHODS)}.")
         if not affine(checked_problem(self.problem, "Pyepo")):
-            raise ModelError("PyEPO's methods need a cost that is affine in y; this one has maxima of y.")
+            raise ModelError(
+                "PyEPO's methods need a cost that is affine in y: this problem has maxima or curves of y, or "
+                "constraints for every outcome."
+            )
         pyepo_func = require("pyepo.func", "pyepo")
         training, held_out = split(
             self.problem, examples(self.problem, Z, Y), validation, self.validation_share, self.seed

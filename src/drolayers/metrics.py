@@ -14,7 +14,7 @@ from drolayers.baselines.sibling import ExpectedCost
 from drolayers.conic.transforms import untraced
 from drolayers.errors import ModelError
 from drolayers.known import Known
-from drolayers.learning.data import matrix
+from drolayers.learning.data import outcomes
 from drolayers.problem import DecisionProblem
 
 NOTHING = 1e-9
@@ -30,7 +30,7 @@ def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> F
         Y: outcomes ``(n, dim)``.
         known: values of ``problem.known``, one row an outcome.
     """
-    y = matrix(problem.ambiguity.y.rows(Y), "Y")
+    y = outcomes(problem, Y)
     table = problem.known_data.table(known, len(y)) if problem.known else None
     best = ExpectedCost(problem, 1).decide(y[:, None], torch.ones_like(y[:, :1]), table)
     return problem.loss(best, y, known if table is None else problem.known_data.values(table))
@@ -50,7 +50,7 @@ def regret(problem: DecisionProblem, decision: Mapping[cp.Variable, Any], Y: Any
     """
     best = hindsight(problem, Y, known)
     x = {variable: torch.as_tensor(value) for variable, value in decision.items()}
-    y = matrix(problem.ambiguity.y.rows(Y), "Y")
+    y = outcomes(problem, Y)
     told = problem.known_data.values(problem.known_data.table(known, len(y))) if problem.known else None
     cost = problem.loss(x, y, told)
     paid, size = float(best.abs().sum()), float(cost.abs().sum())

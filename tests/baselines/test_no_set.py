@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import warnings
+
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -103,3 +106,34 @@ def test_settings_of_the_other_training_are_refused() -> None:
     policy = NoSet(Shop().problem, pretraining=dro.Stage(3, violations=0.1))
     with pytest.raises(dro.ModelError, match=r"give it to training=dro.Stage"):
         policy.fit(*sales())
+
+
+def test_curved_costs_are_refused_in_terms_of_the_problem() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    for cost, constraints in (
+        (cp.square(y @ x - 1) + cp.sum_squares(x), []),
+        (cp.sum_squares(x), [dro.expected(cp.square(y @ x - 1)) <= 0.9]),
+    ):
+        problem = dro.DecisionProblem(cost, constraints, dro.Divergence(y, 5))
+        with pytest.raises(dro.ModelError, match=r"NoSet knows no .* curved in y.*MeanPrediction"):
+            NoSet(problem).fit(*sales())
+
+
+def test_where_no_decision_satisfies_the_constraints_on_the_whole_support_it_is_said() -> None:
+    """Also where nothing that is learnt stands in the program."""
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(cp.sum(x), [dro.always(x >= y)], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    policy = NoSet(problem, dro.Network((8,)), pretraining=dro.Stage(1), training=dro.Stage(1))
+    with pytest.warns(UserWarning, match="rows have no decision, most of them INFEASIBLE"):
+        policy.fit(*sales())
+    assert np.isnan(policy.decide(sales()[0])[x]).all()
+
+
+def test_the_nominal_distribution_that_stands_in_has_no_say_in_ties() -> None:
+    Z, Y = sales()
+    policy = NoSet(Shop().problem, dro.Network((8,)), pretraining=dro.Stage(1), training=dro.Stage(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dro.nominal.TiedAtomsWarning)
+        policy.fit(np.round(Z), Y)
+    with pytest.warns(dro.nominal.TiedAtomsWarning, match="takes its 4 atoms"):
+        dro.baselines.WeightedSampleAverage(Shop().problem, dro.nominal.KNN(k=4)).fit(np.round(Z), Y)

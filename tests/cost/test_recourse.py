@@ -7,9 +7,11 @@ from itertools import combinations
 import cvxpy as cp
 import numpy as np
 import pytest
+import torch
 from scipy.linalg import null_space
 from scipy.optimize import linprog
 
+import drolayers as dro
 from drolayers.cost.parse import parse
 from drolayers.cost.recourse import Recourse, recourse
 from drolayers.cost.risk import cvar
@@ -336,3 +338,16 @@ def test_cvar_minimised_over_tau_is_the_mean_of_the_tail() -> None:
     cp.Problem(cp.Minimize(sum(expressions) / 20), same).solve(solver="CLARABEL")
     assert sum(e.value for e in expressions) / 20 == pytest.approx(np.sort(losses)[-5:].mean(), rel=1e-6)
     assert all(e.variables()[0].name().startswith("cvar_tau") for e in expressions)
+
+
+@pytest.mark.parametrize("method", ["vertices", "decision_rule"])
+def test_an_item_without_a_decision_has_no_loss_and_leaves_the_others_theirs(method: str) -> None:
+    y, x, v = Uncertain(2), cp.Variable(2, nonneg=True), cp.Variable(2, nonneg=True)
+    cost = cp.sum(x) + dro.recourse(cp.Minimize(5 * cp.sum(v)), [v >= y - x, cp.sum(v) <= 9], method=method)
+    problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    chosen = torch.tensor([[1.0, 1.0], [np.nan, np.nan], [0.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    loss = problem.loss({x: chosen}, torch.tensor([[2.0, 0.5], [2.0, 1.0], [1.0, 1.0]], dtype=torch.float64))
+    np.testing.assert_allclose(loss.detach(), [7.0, np.nan, 7.0], rtol=1e-9)
+    loss[[0, 2]].sum().backward()
+    assert chosen.grad is not None
+    np.testing.assert_allclose(chosen.grad[[0, 2]], [[-4.0, 1.0], [-4.0, 1.0]], atol=1e-9)

@@ -63,6 +63,18 @@ def test_checkpoints_without_their_mark_are_refused(tmp_path: Path) -> None:
         run(tmp_path)
 
 
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("where", [".", "prediction", "decision"])
+@pytest.mark.parametrize("name", ["run.txt", "begun.txt", "done.json", "last.ckpt", "lock"])
+def test_folders_in_place_of_files_are_named_before_anything_is_trained(
+    name: str, where: str, resume: bool, tmp_path: Path
+) -> None:
+    (tmp_path / where / name).mkdir(parents=True)
+    with pytest.raises(dro.ModelError, match=rf"{name} is a folder, where a training keeps a file"):
+        run(tmp_path, resume=resume, pretraining__epochs=1)
+    assert not list(tmp_path.rglob("best.ckpt"))
+
+
 def test_an_objective_without_a_name_resumes_and_another_does_not(tmp_path: Path) -> None:
     class Own:
         def __call__(self, problem: Any, decision: Any, y: Any) -> torch.Tensor:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import drolayers as dro
-from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
+from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution, TiedAtomsWarning
 
 KINDS: dict[str, Callable[[], NominalDistribution]] = {
     "knn": lambda: KNN(6),
@@ -375,3 +376,32 @@ def test_states_that_do_not_fit_together_are_not_loaded(kind: str) -> None:
     if "left" in state:
         with pytest.raises(RuntimeError, match="left must lead from every node to a later one"):
             KINDS[kind]().load_state_dict({**state, "left": torch.zeros_like(state["left"])})
+
+
+TIED = r"{} takes its {} atoms from training points .* up to 100 of them for one context.* ask for more atoms"
+
+
+@pytest.mark.parametrize(
+    ("nominal", "atoms"), [(KNN(20), 20), (KNN(90, max_atoms=20), 20), (Kernel(), 50), (Forest(trees=5), 50)]
+)
+def test_choosing_among_equals_is_said_once(nominal: NominalDistribution, atoms: int) -> None:
+    """With weekdays as contexts the order of the rows says which points are atoms."""
+    Z, Y = torch.arange(500, dtype=torch.float64)[:, None] % 5, data(500)[1]
+    with pytest.warns(TiedAtomsWarning, match=TIED.format(type(nominal).__name__, atoms)) as told:
+        nominal.fit(Z, Y)
+    assert [Path(warning.filename).name for warning in told] == ["test_nominal.py"]
+
+
+def test_equals_that_are_all_taken_or_few_are_no_matter() -> None:
+    weekday, Y = torch.arange(500, dtype=torch.float64)[:, None] % 5, data(500)[1]
+    apart = torch.cat([weekday, Y[:, :1]], 1)
+    degrees = torch.arange(500, dtype=torch.float64)[:, None] // 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TiedAtomsWarning)
+        for nominal in (KNN(100), KNN(600), KNN(102), Kernel(max_atoms=None), Kernel(bandwidth=0.1, max_atoms=100)):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*padded")
+                nominal.fit(weekday, Y)
+        for nominal in (KNN(20), Kernel(), Forest(trees=5)):
+            nominal.fit(apart, Y)
+        KNN(20).fit(degrees, Y)

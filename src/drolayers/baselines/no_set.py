@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self, final
 
 import cvxpy as cp
@@ -12,12 +13,13 @@ from drolayers.baselines.base import checked_problem, contexts
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import sibling
 from drolayers.checks import number
+from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
 from drolayers.learning.data import examples, split
 from drolayers.learning.policy import Decider
 from drolayers.learning.settings import RATE, check_places
-from drolayers.nominal import KNN
+from drolayers.nominal import KNN, TiedAtomsWarning
 from drolayers.problem import DecisionProblem
 
 SIGMA = 1e-6
@@ -34,6 +36,9 @@ portfolio: the point is in the objective alone, and gradients are smoothed) and 
 @final
 class NoSet(Decider):
     """The learner of the library on sets that are single points, pre-trained on the conditional mean.
+
+    What holds always, ``dro.always`` and second stages that must be feasible, holds on the whole support of ``y``, as
+    under moment sets. No cost may be curved in ``y``.
 
     Args:
         problem: the decision problem; its set is not used.
@@ -61,7 +66,11 @@ class NoSet(Decider):
 
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Train on squared errors, then on decisions; validation data decide which epochs are kept."""
-        checked_problem(self.problem, "NoSet")
+        for curve in (c for part in checked_problem(self.problem, "NoSet").parts for c in part.parsed.curves):
+            raise ModelError(
+                f"NoSet knows no cost such as {curve.text}, which is curved in y: bound it by pieces that are affine "
+                "in y, or compare with MeanPrediction."
+            )
         check_places(pretraining=self.pretraining, training=self.training)
         everything = examples(self.problem, Z, Y, known)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
@@ -92,7 +101,9 @@ class NoSet(Decider):
         )
         told = self.problem.known_data.values
         validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known))
-        self.learner_.fit(training.Z, training.Y, validation, told(training.known))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TiedAtomsWarning)
+            self.learner_.fit(training.Z, training.Y, validation, told(training.known))
         self.history_ = {"mean": first, **self.learner_.history_}
         return self
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -53,16 +52,15 @@ def sibling(problem: DecisionProblem, ambiguity: Callable[[Uncertain], Ambiguity
 
 
 def affine(problem: DecisionProblem) -> bool:
-    """Whether all that is uncertain is affine in y, so that only the mean of a distribution matters."""
-    parsed = [part.parsed for part in problem.parts]
-    return all(not p.conservative and int(np.bincount(p.term, minlength=1).max()) <= 1 for p in parsed)
+    """Whether all that is uncertain is affine in y and on average, so that only the mean of a distribution matters."""
+    return all(part.parsed.affine and not part.everywhere for part in problem.parts)
 
 
 class ExpectedCost:
     """Decisions that minimise the expected cost Σ ω_n c(x, y_n) of weighted atoms.
 
-    This is the layer on the set that holds them alone. Where the cost is affine in y the atoms are replaced by their
-    mean, which is exact and much cheaper.
+    This is the layer on the set that holds them alone: ``dro.always`` and second stages hold at each of them. Where all
+    that is uncertain is an average of what is affine in y, their mean replaces them, which is exact and much cheaper.
 
     Args:
         problem: the problem whose cost and constraints are meant.

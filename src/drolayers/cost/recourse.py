@@ -54,7 +54,7 @@ class SecondStage:
     ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         """The value, infinite where nothing is feasible, and its gradients in rhs, q and W, which comes row by row.
 
-        They are the multipliers p, the actions g, and -pg'.
+        They are the multipliers p, the actions g, and -pg'. Of NaN the value is NaN: there is no decision.
 
         Args:
             rhs: the right-hand side.
@@ -66,6 +66,8 @@ class SecondStage:
         assert matrix is not None
         costs = self.q if q is None else q
         assert costs is not None
+        if np.isnan(rhs).any() or np.isnan(costs).any() or np.isnan(matrix).any():
+            return np.nan, np.zeros(len(rhs)), np.zeros(matrix.shape[1]), np.zeros(matrix.size)
         # HiGHS's tolerances are absolute, and the value is homogeneous in costs and in the right-hand side.
         by_row, by_column = balanced(matrix)
         size, price = largest(by_row * rhs), largest(by_column * costs)

@@ -340,7 +340,7 @@ class _SolveSecondStage(torch.autograd.Function):
         batch, like = torch.broadcast_shapes(*[arg.shape[:-1] for arg in args]), args[0]
         whole = [arg.detach().expand(*batch, arg.shape[-1]) for arg in args]
         items = [arg.reshape(-1, arg.shape[-1]).cpu().double().numpy() for arg in whole]
-        typical = np.abs(items[0]).max(axis=0, initial=0.0)
+        typical = np.nan_to_num(np.abs(items[0])).max(axis=0, initial=0.0)
         solved = [stage.solve(*item, typical=typical) for item in zip(*items, strict=True)]
         value, *slopes = (torch.as_tensor(np.array([found[k] for found in solved])).to(like) for k in range(4))
         ctx.save_for_backward(*(slope.reshape(arg.shape) for slope, arg in zip(slopes, whole, strict=False)))

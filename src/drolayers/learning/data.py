@@ -98,12 +98,17 @@ class Examples:
 
 def examples(problem: DecisionProblem, Z: Any, Y: Any, known: Any = None, what: str = "", first: int = 0) -> Examples:
     """Contexts, outcomes and known data of the right shapes."""
-    contexts, outcomes = matrix(Z, f"{what}Z"), matrix(problem.ambiguity.y.rows(Y), f"{what}Y")
-    if outcomes.shape[1] != problem.ambiguity.y.dim:
-        raise ShapeError(f"{what}Y must have {problem.ambiguity.y.dim} columns, not {outcomes.shape[1]}.")
-    return Examples(
-        contexts, outcomes, first, problem.known_data.table(known, len(contexts), f"{what}known", strict=True)
-    )
+    contexts, realised = matrix(Z, f"{what}Z"), outcomes(problem, Y, what)
+    table = problem.known_data.table(known, len(contexts), f"{what}known", strict=True)
+    return Examples(contexts, realised, first, table)
+
+
+def outcomes(problem: DecisionProblem, Y: Any, what: str = "") -> Tensor:
+    """Outcomes as a matrix with a column for each coordinate of ``y``."""
+    found, dim = matrix(problem.ambiguity.y.rows(Y), f"{what}Y"), problem.ambiguity.y.dim
+    if found.shape[1] != dim:
+        raise ShapeError(f"{what}Y must have {dim} columns, not {found.shape[1]}.")
+    return found
 
 
 def split(

@@ -195,6 +195,9 @@ class DecisionModule(_Training):
         raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y, rows)))
         start = time.perf_counter()
         total = self._loss(decision, y, table).sum()
+        if not total.requires_grad:
+            # No decision depends on its set, or none exists.
+            total = total + self.pipeline.nothing()
         seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
         loss = self._average(total / self.unit, mine)

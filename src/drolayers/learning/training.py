@@ -35,6 +35,8 @@ from drolayers.writing import FULL, replacing
 DONE = "done.json"
 BEGUN = "begun.txt"
 CHECKPOINTS = ("last.ckpt", "best.ckpt")
+RUN = "run.txt"
+LOCK = "lock"
 TRAININGS = ("prediction", "decision")
 PARTS = {"state_dict", "epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers"}
 """What Lightning needs of a checkpoint to go on from it."""
@@ -82,8 +84,10 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
         if part is not None:
             for table in (part.Z, part.Y, part.known):
                 digest.update(str(tuple(table.shape)).encode() + table.contiguous().numpy().tobytes())
+    for place in (folder, *(folder / name for name in TRAININGS)):
+        _only_files(place)
     directory(folder)
-    mark = folder / "run.txt"
+    mark = folder / RUN
     kept = [folder / stage / name for stage in ("", *TRAININGS) for name in (DONE, *CHECKPOINTS)]
     if resume and not mark.exists() and any(file.exists() for file in kept):
         raise ModelError(
@@ -97,16 +101,24 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
         )
     if not resume:
         for stage in [*(folder / name for name in TRAININGS), *folder.glob("*/trial-*")]:
-            _forget(stage, "run.txt", BEGUN)
+            _forget(stage, RUN, BEGUN)
     _write_whole(mark, digest.hexdigest())
 
 
 def _forget(folder: Path, *marks: str) -> bool:
     """Remove what is kept of a training, and whether there was any of it."""
+    _only_files(folder)
     kept = any((folder / name).exists() for name in (DONE, *CHECKPOINTS))
     for name in (DONE, *CHECKPOINTS, *marks):
         (folder / name).unlink(missing_ok=True)
     return kept
+
+
+def _only_files(folder: Path) -> None:
+    """Refuse folders that have the names of a training's files."""
+    for path in (folder / name for name in (RUN, BEGUN, DONE, *CHECKPOINTS, LOCK)):
+        if path.is_dir():
+            raise ModelError(f"{path} is a folder, where a training keeps a file: move it, or give another directory.")
 
 
 @contextmanager
@@ -115,7 +127,8 @@ def alone(folder: Path | None) -> Iterator[None]:
     if folder is None or "LOCAL_RANK" in os.environ:
         yield
         return
-    lock = directory(folder) / "lock"
+    _only_files(folder)
+    lock = directory(folder) / LOCK
     place, mine = lock.resolve(), os.getpid()
     holder = mine if place in HELD else _holder(lock)
     if holder is not None:
@@ -251,6 +264,7 @@ def train(
 
 def _begin(folder: Path, mark: str) -> None:
     """Forget what is in a folder unless it began like this, and say so."""
+    _only_files(folder)
     begun = folder / BEGUN
     if begun.exists() and begun.read_bytes() == mark.encode():
         return

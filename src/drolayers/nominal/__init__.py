@@ -1,6 +1,6 @@
 """Estimates of the distribution of ``y`` given ``z``: weighted training outcomes."""
 
-from drolayers.nominal.base import KNN, Kernel, NominalDistribution
+from drolayers.nominal.base import KNN, Kernel, NominalDistribution, TiedAtomsWarning
 from drolayers.nominal.forest import Forest
 
-__all__ = ["KNN", "Forest", "Kernel", "NominalDistribution"]
+__all__ = ["KNN", "Forest", "Kernel", "NominalDistribution", "TiedAtomsWarning"]

@@ -22,6 +22,16 @@ from drolayers.errors import ModelError, ShapeError
 PADDING = 1_000_000
 """Atoms without weight that are added at most."""
 
+TIED = 0.25
+"""Share of the mass, on average, from which on it is told that atoms are chosen among equals."""
+
+PAIRS = 2_000_000
+"""Pairs of training points that are looked at for that; few beside what else is done with so many."""
+
+
+class TiedAtomsWarning(UserWarning):
+    """Which training points are atoms depends on the order of the rows, since others would do as well."""
+
 
 class NominalDistribution(nn.Module, ABC):
     """Weights ω_n(z) over training outcomes; called on ``z (batch, dz)`` it gives atoms and weights.
@@ -63,6 +73,12 @@ class NominalDistribution(nn.Module, ABC):
     ) -> Float[Tensor, "batch training"]:
         """Nonnegative weights of all training points, zero for the excluded ones; not all zero."""
 
+    def preference(
+        self, z: Float[Tensor, "batch dz"], weights: Float[Tensor, "batch training"]
+    ) -> Float[Tensor, "batch training"]:
+        """By what atoms are chosen, the largest first: their weights unless said otherwise."""
+        return weights
+
     @property
     def wanted(self) -> int | None:
         """The number of atoms asked for; None for all."""
@@ -99,7 +115,31 @@ class NominalDistribution(nn.Module, ABC):
                 "the rest is padded with atoms of weight zero.",
                 stacklevel=2,
             )
+        self._tell_ties()
         return self
+
+    def _tell_ties(self) -> None:
+        """Warn where much of the mass is at points that are taken, and others left, that are as good as they."""
+        atoms, count = self.atoms, len(self.outcomes)
+        if atoms >= count:
+            return
+        some = min(count, max(8, min(64, PAIRS // count)))
+        points = self.covariates[torch.linspace(0, count - 1, some, device=self.covariates.device).long()]
+        weights = self.weigh(points, None)
+        order, heaviest = self.preference(points, weights), weights.topk(atoms, dim=1).values
+        best = order.topk(atoms + 1, dim=1).values
+        last = best[:, atoms - 1 : atoms]
+        tied = (best[:, :atoms] == last).sum(1) * (best[:, atoms] == last[:, 0])
+        mass = tied * heaviest[:, -1] / heaviest.sum(1)
+        if float(mass.mean()) > TIED:
+            alike = (order >= last).sum(1)[mass > 0]
+            warnings.warn(
+                f"{type(self).__name__} takes its {atoms} atoms from training points that are equally good, up to "
+                f"{int(alike.max())} of them for one context, so that the order of the rows decides: "
+                "ask for more atoms (k, max_atoms), or tell contexts apart by further columns.",
+                TiedAtomsWarning,
+                stacklevel=3,
+            )
 
     def _standardisation(self, covariates: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale of every column."""
@@ -228,6 +268,12 @@ class KNN(NominalDistribution):
         away = distances(z, self.covariates, exclude)
         nearest, index = away.topk(min(self.wanted, away.shape[1]), dim=1, largest=False)
         return torch.zeros_like(away).scatter(1, index, nearest.isfinite().to(away))
+
+    def preference(
+        self, z: Float[Tensor, "batch dz"], weights: Float[Tensor, "batch training"]
+    ) -> Float[Tensor, "batch training"]:
+        """The nearest first."""
+        return -distances(z, self.covariates, None)
 
 
 @final
