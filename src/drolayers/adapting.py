@@ -16,7 +16,7 @@ from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.affine_rule import AffineRule, Lifting
 from drolayers.cost.risk import Kind, Worst
-from drolayers.cost.rules import ROUNDING, Rule
+from drolayers.cost.rules import ROUNDING, Rule, beyond
 from drolayers.cost.torch_loss import TorchCost
 from drolayers.cost.tree import replaced, walk
 
@@ -104,41 +104,49 @@ class Adaptation:
 
     def completed(self, leaves: dict[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
         """The values of leaves, with adaptive decisions among them."""
-        return {**leaves, **self.chosen(leaves, lead)} if self.decisions else leaves
+        return {**leaves, **self.chosen(leaves, lead)[0]} if self.decisions else leaves
 
-    def chosen(self, leaves: Mapping[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
+    def sizes(self, leaves: Mapping[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
+        """How large the terms are that adaptive decisions are made of."""
+        return self.chosen(leaves, lead)[1] if self.decisions else {}
+
+    def chosen(self, leaves: Mapping[Leaf, Tensor], lead: int) -> tuple[dict[Leaf, Tensor], dict[Leaf, Tensor]]:
         """The adaptive decisions for the values of all other leaves, which have so many dimensions in front.
 
         Where atoms have rules of their own, the cheapest of those that obey all that holds always; the one that is
         closest to it where none does.
+
+        Returns:
+            Their values, and the sizes of the terms that these are made of.
         """
-        values = self._values(leaves, lead)
+        values, sizes = self._values(leaves, lead)
         if all(value.shape[lead] == 1 for value in values.values()):
-            return {v: value.squeeze(lead) for v, value in values.items()}
+            first, second = ({v: part.squeeze(lead) for v, part in parts.items()} for parts in (values, sizes))
+            return first, second
         with torch.no_grad():
             wide = {k: v.unsqueeze(lead) for k, v in leaves.items()} | values
             cost, missed = self.cost(wide), torch.zeros((), dtype=torch.float64)
             for expression in self.always:
-                rows = expression(wide)
-                rounding = ROUNDING * rows.abs().amax((-2, -1), keepdim=True)
-                missed = torch.maximum(missed.to(rows), (rows - rounding).amax(-1).clamp(min=0.0))
+                rows = beyond(*expression.sized(wide, sizes))
+                missed = torch.maximum(missed.to(rows), rows.amax(-1).clamp(min=0.0))
             # The first of what is seen are weights, relative to their mean.
             padding = leaves[next(iter(self.seen))] <= ROUNDING
             missed = missed.expand_as(cost).masked_fill(padding, torch.inf)
             best = missed.amin(-1, keepdim=True)
             atom = cost.masked_fill(missed > best, torch.inf).argmin(-1)
-        found: dict[Leaf, Tensor] = {}
-        for v, value in values.items():
+
+        def picked(v: Leaf, value: Tensor) -> Tensor:
             if value.shape[lead] == 1:
-                found[v] = value.squeeze(lead)
-                continue
+                return value.squeeze(lead)
             wide_value = value.expand(*atom.shape, *value.shape[lead:])
             index = atom.view(*atom.shape, *[1] * (1 + v.ndim)).expand(*atom.shape, 1, *v.shape)
-            found[v] = wide_value.gather(lead, index).squeeze(lead)
-        return found
+            return wide_value.gather(lead, index).squeeze(lead)
 
-    def _values(self, leaves: Mapping[Leaf, Tensor], lead: int) -> dict[Leaf, Tensor]:
-        """Every decision by every rule, ``(..., rule, *shape)``."""
+        first, second = ({v: picked(v, part) for v, part in parts.items()} for parts in (values, sizes))
+        return first, second
+
+    def _values(self, leaves: Mapping[Leaf, Tensor], lead: int) -> tuple[dict[Leaf, Tensor], dict[Leaf, Tensor]]:
+        """Every decision by every rule, ``(..., rule, *shape)``, and the sizes of its terms, without a derivative."""
         y = leaves[self.ambiguity.y].flatten(lead)
         inputs = torch.cat([torch.ones_like(y[..., :1]), y], -1).unsqueeze(lead)
         if self.lifts:
@@ -148,14 +156,16 @@ class Adaptation:
             lifted = lifted.reshape(len(lifted), *y.shape[1:lead], *lifted.shape[2:])
             inputs = torch.cat([inputs.expand(*lifted.shape[:-1], -1), lifted.to(inputs)], -1)
         found: dict[Leaf, Tensor] = {}
+        sizes: dict[Leaf, Tensor] = {}
         for rule in self.rules:
             coefficients = leaves[rule.variable]
             coefficients = coefficients.unflatten(-1, (rule.atoms, -1))
             seen = inputs if rule.atoms > 1 else inputs[..., :1, :]
             terms = coefficients * seen[..., torch.as_tensor(rule.coordinate + 1, device=seen.device)]
             entry = torch.as_tensor(rule.entry, device=terms.device)
-            flat = terms.new_zeros(*terms.shape[:-1], rule.decision.size).index_add(-1, entry, terms)
             shape = tuple(reversed(rule.decision.shape))
-            turned = flat.unflatten(-1, shape) if shape else flat.squeeze(-1)
-            found[rule.decision] = turned.transpose(-1, -2) if len(shape) == 2 else turned
-        return found
+            for values, part in ((found, terms), (sizes, terms.detach().abs())):
+                flat = part.new_zeros(*part.shape[:-1], rule.decision.size).index_add(-1, entry, part)
+                turned = flat.unflatten(-1, shape) if shape else flat.squeeze(-1)
+                values[rule.decision] = turned.transpose(-1, -2) if len(shape) == 2 else turned
+        return found, sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import cvxpy as cp
 import torch
@@ -30,6 +31,9 @@ from drolayers.reformulation.worst_distribution import (
 )
 from drolayers.status import Status, usable
 from drolayers.written import Writer
+
+CANCELLED = 1e-9
+"""Share of its terms' size to which a constraint's left-hand side is known: that of one that binds is zero."""
 
 Chosen = Mapping[cp.Variable, Tensor]
 """What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""
@@ -132,8 +136,25 @@ class Evaluations:
                 numbers = program.values(asked[failed.to(asked.device)])
                 none = endless(program, numbers, self.engine.solver)
             status[failed[none.to(failed.device)]] = int(Status.INFEASIBLE)
+        if part is not self.writer.cost:
+            solution, status = self._binding(program, asked, solution, status)
         status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
         return solution, status
+
+    def _binding(
+        self, program: ConeProgram, asked: Tensor, solution: Solution, status: Tensor
+    ) -> tuple[Solution, Tensor]:
+        """What failed beside its own size is known beside its terms: they all but cancel where a constraint binds."""
+        items = ((status == int(Status.FAILED)) & asked.isfinite().all(1).to(status.device)).nonzero()[:, 0]
+        if not items.numel():
+            return solution, status
+        second = replace(self.careful, rounding=CANCELLED).solve(program, asked[items.to(asked.device)])
+        primal, objective = (
+            mine.index_put((items.to(mine.device),), found)
+            for mine, found in ((solution.primal, second.primal), (solution.objective, second.objective))
+        )
+        told = torch.where(usable(second.status), second.status, status[items])
+        return replace(solution, primal=primal, objective=objective), status.index_put((items,), told)
 
 
 def _attaining(

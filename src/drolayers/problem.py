@@ -308,7 +308,7 @@ class DecisionProblem:
             y: outcomes ``(batch, *shape)``, or flat.
             known: values of ``problem.known``.
         """
-        leaves, _ = self._leaves(x, y, known)
+        leaves, *_ = self._leaves(x, y, known)
         return {v: leaves[v] for v in self.adaptive}
 
     def loss(self, x: Chosen, y: Tensor, known: Known | None = None) -> Tensor:
@@ -322,7 +322,8 @@ class DecisionProblem:
         Returns:
             ``(batch,)`` or ``(batch, candidate)``.
         """
-        return self._at(self._loss, x, y, known)
+        leaves, _, wrong = self._leaves(x, y, known)
+        return _at(self._loss, leaves, wrong)
 
     def violations(self, x: Chosen, y: Tensor, known: Known | None = None) -> dict[cp.Constraint, Tensor]:
         """How far every constraint with a worst case is from holding at an outcome: positive where it does not hold.
@@ -336,9 +337,23 @@ class DecisionProblem:
             g(x, y) of g ≤ 0 by constraint, ``(batch, row)`` or ``(batch, candidate, row)``; what stands within
             ``dro.expected`` and ``dro.cvar`` is taken as it is.
         """
-        return {
-            r.constraint: self._at(outcome, x, y, known) for r, outcome in zip(self.rules, self._outcomes, strict=True)
-        }
+        leaves, _, wrong = self._leaves(x, y, known)
+        return {r.constraint: _at(e, leaves, wrong) for r, e in zip(self.rules, self._outcomes, strict=True)}
+
+    def terms(self, x: Chosen, y: Tensor, known: Known | None = None) -> dict[cp.Constraint, Tensor]:
+        """How large the terms are that ``violations`` are made of: what is next to none beside them is rounding.
+
+        Args:
+            x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
+            y: outcomes ``(batch, *shape)``, or flat.
+            known: values of ``problem.known``.
+
+        Returns:
+            By constraint, ``(batch, row)`` or ``(batch, candidate, row)``; without a derivative.
+        """
+        leaves, lead, _ = self._leaves(x, y, known)
+        sizes = self._adaptation.sizes(leaves, lead)
+        return {r.constraint: e.sized(leaves, sizes)[1] for r, e in zip(self.rules, self._outcomes, strict=True)}
 
     def missed(
         self,
@@ -350,8 +365,9 @@ class DecisionProblem:
     ) -> dict[cp.Constraint, Float[Tensor, ""]]:
         """What data say of every constraint with a worst case, over all items; differentiable.
 
-        How often ``dro.always`` and ``dro.chance`` do not hold; by how much the mean of ``dro.expected`` and the CVaR
-        of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative: room to spare).
+        How often ``dro.always`` and ``dro.chance`` do not hold, by more than a millionth of the terms of a row; by how
+        much the mean of ``dro.expected`` and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a
+        constraint holds several (negative: room to spare).
 
         Args:
             x: tensors ``(batch, *shape)`` or ``(batch, candidate, *shape)``.
@@ -361,26 +377,17 @@ class DecisionProblem:
             allowed: a share in place of which the (1 - allowed)-quantile of the largest row is taken, which is positive
                 where ``dro.always`` or ``dro.chance`` fail more often, and has a derivative.
         """
-        found = {}
+        leaves, lead, wrong = self._leaves(x, y, known)
+        found, sizes = {}, self._adaptation.sizes(leaves, lead)
         flat = None if weights is None else weights.reshape(-1)
         for r, outcome, tails in zip(self.rules, self._outcomes, self._tails, strict=True):
-            values, *parts = (self._at(e, x, y, known).flatten(0, -2) for e in (outcome, *tails))
-            found[r.constraint] = r.missed(values, parts, flat, allowed)
+            values, *parts = (_at(e, leaves, wrong).flatten(0, -2) for e in (outcome, *tails))
+            size = outcome.sized(leaves, sizes)[1].flatten(0, -2) if r.counted else None
+            found[r.constraint] = r.missed(values, parts, flat, allowed, size)
         return found
 
-    def _at(self, expression: TorchCost, x: Chosen, y: Tensor, known: Known | None) -> Tensor:
-        """An expression of the decision and y at an outcome."""
-        leaves, wrong = self._leaves(x, y, known)
-        loss = expression(leaves)
-        # Without a derivative there: an item that is masked must not spoil that of others.
-        return (
-            loss
-            if wrong is None
-            else loss.masked_fill(wrong.to(loss.device).view(-1, *[1] * (loss.dim() - 1)), torch.nan)
-        )
-
-    def _leaves(self, x: Chosen, y: Tensor, known: Known | None) -> tuple[dict[Leaf, Tensor], Tensor | None]:
-        """Values of all that an expression may hold, and the items whose known data are wrong."""
+    def _leaves(self, x: Chosen, y: Tensor, known: Known | None) -> tuple[dict[Leaf, Tensor], int, Tensor | None]:
+        """Values of all that an expression may hold, their dimensions in front, and the items of wrong known data."""
         values = self._checked(x, self._hidden)
         uncertain = self.ambiguity.y
         y = uncertain.rows(tensor("y", y))
@@ -400,7 +407,7 @@ class DecisionProblem:
         parts = {k: v.to(reference) for k, v in parts.items()}
         if candidates:
             parts = {k: v.unsqueeze(1) if v.dim() == k.ndim + 1 else v for k, v in parts.items()}
-        return self._adaptation.completed(parts, 1 + candidates), wrong
+        return self._adaptation.completed(parts, 1 + candidates), 1 + candidates, wrong
 
     @untraced
     def worst_case_cost(
@@ -505,3 +512,14 @@ class DecisionProblem:
                     f"not {tuple(value.shape)}."
                 )
         return values
+
+
+def _at(expression: TorchCost, leaves: Mapping[Leaf, Tensor], wrong: Tensor | None) -> Tensor:
+    """An expression of the decision and y at an outcome, NaN in items whose known data are wrong."""
+    found = expression(leaves)
+    # Without a derivative there: an item that is masked must not spoil that of others.
+    return (
+        found
+        if wrong is None
+        else found.masked_fill(wrong.to(found.device).view(-1, *[1] * (found.dim() - 1)), torch.nan)
+    )

@@ -92,6 +92,10 @@ def test_errors_of_values_in_numbers() -> None:
     assert value_error(2.0, -3.0, 1.0, 1e-3, 0.0, 1e-7) == pytest.approx(5e-4)
     # A gap of 0.2 between -2 and -2.2, beside their mean.
     assert value_error(2.0, -3.0, 1.2, 0.0, 0.0, 1e-7) == pytest.approx(0.2 / 2.1)
+    # Terms of 8 that cancel but for 1e-4, and a slip of 8e-9: right to a billionth of the terms, not to a trillionth.
+    some = (0.0, 1e-4, -1e-4, 8e-9, 8.0, 1e-7)
+    assert value_error(*some, hidden=0.0) == pytest.approx(8e-9 / (1e-4 + 8e-5))
+    assert value_error(*some, hidden=0.0, rounding=1e-9) <= 1e-7
 
 
 @pytest.mark.parametrize("dual", [False, True])

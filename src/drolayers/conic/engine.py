@@ -52,16 +52,18 @@ class Engine:
         rescue: the second route; None leaves unfinished items as they are.
         gradient: how to differentiate ``x``.
         about: the program that :meth:`explain` speaks of unless it is given another.
+        rounding: share of its terms' size by which a value may be off where they cancel.
     """
 
     solver: Solver
     rescue: Solver | None = None
     gradient: Exact | Smoothed = field(default_factory=Exact)
     about: ConeProgram | None = field(default=None, repr=False)
+    rounding: float = field(default=residuals.ROUNDING, repr=False)
     _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Engine, (self.solver, self.rescue, self.gradient, self.about)
+        return Engine, (self.solver, self.rescue, self.gradient, self.about, self.rounding)
 
     @property
     def name(self) -> str:
@@ -195,7 +197,7 @@ class Engine:
             points = Points(point.primal, point.dual, point.slack, claimed, torch.zeros_like(claimed))
         else:
             points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
-        status, residual = classify(program, values, points)
+        status, residual = classify(program, values, points, self.rounding)
         for plainly in (False, True) if self.rescue is not None else ():
             unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
@@ -203,7 +205,8 @@ class Engine:
                 break
             assert self.rescue is not None
             route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
-            points, status, residual = second_route(route, program, values, points, status, residual, items)
+            told = (status, residual, items, self.rounding)
+            points, status, residual = second_route(route, program, values, points, *told)
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
 

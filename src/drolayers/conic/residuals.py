@@ -55,14 +55,21 @@ def _times(entries: Array, indices: Array, indptr: Array, x: Tensor, rows: int) 
 
 
 def value_error(
-    xPx: Array, qx: Array, bz: Array, slip: Array, mass: Array, tolerance: float, hidden: Array | None = None
+    xPx: Array,
+    qx: Array,
+    bz: Array,
+    slip: Array,
+    mass: Array,
+    tolerance: float,
+    hidden: Array | None = None,
+    rounding: float = ROUNDING,
 ) -> Array:
     """How far an objective may be from the optimal one, relative to its own size.
 
     Feasible primal and dual points enclose the optimum, and what they lack in feasibility moves it by zᵀr and xᵀr at
     first order (``slip``: these sums, and the roots of their squares, since a few large terms must not cancel by luck).
     An objective that all but cancels is right, at any tolerance, if it is off by no more than its terms are rounded,
-    whose sizes add up to ``mass``. Numpy arrays and tensors alike.
+    whose sizes add up to ``mass``: by a share of ``rounding``. Numpy arrays and tensors alike.
 
     What rounding hides (``hidden``) counts as an error too, where a verdict is asked for, and an objective may then be
     zero, but is not small: one that is not zero is right to so much of itself.
@@ -71,7 +78,7 @@ def value_error(
     error, floor = abs(xPx + qx + bz) + slip, NOTHING
     if hidden is not None:
         error, floor = error + hidden, ZERO * (size <= ZERO)
-    return error / (size + (ROUNDING * mass + floor) / tolerance)
+    return error / (size + (rounding * mass + floor) / tolerance)
 
 
 def vanishing(program: ConeProgram, values: Values, x: Float[Tensor, "batch column"]) -> Bool[Tensor, "batch"]:
@@ -90,6 +97,7 @@ def optimality(
     z: Float[Tensor, "batch row"],
     s: Float[Tensor, "batch row"],
     tolerance: float,
+    rounding: float = ROUNDING,
 ) -> Float[Tensor, "batch"]:
     """The largest relative violation of primal and dual feasibility, cone membership and equality of objectives.
 
@@ -99,16 +107,17 @@ def optimality(
     def measured(A: Tensor, P: Tensor, *rest: Tensor) -> tuple[Tensor]:
         q, b, x, z, s = rest
         alike = Values(P.expand(len(q), -1), A.expand(len(q), -1), q, b, q.new_zeros(len(q)))
-        return (_optimality(program, alike, x, z, s, tolerance),)
+        return (_optimality(program, alike, x, z, s, tolerance, rounding),)
 
     given = (*(M[:1] if M.stride(0) == 0 else M for M in (values.A, values.P)), values.q, values.b, x, z, s)
+    key = ("optimality", tolerance, rounding)
     # Eigenvalues make the host wait.
-    work = measured(*given) if program.cones.psd else replayed(program, ("optimality", tolerance), measured, *given)
+    work = measured(*given) if program.cones.psd else replayed(program, key, measured, *given)
     return work[0]
 
 
 def _optimality(
-    program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: Tensor, tolerance: float
+    program: ConeProgram, values: Values, x: Tensor, z: Tensor, s: Tensor, tolerance: float, rounding: float
 ) -> Float[Tensor, "batch"]:
     """As it says above."""
     Px, Ax, Az = products(program, values, x, z)
@@ -122,7 +131,7 @@ def _optimality(
     Px, Ax, _ = products(program, sizes, x.abs(), z.abs())
     unseen = ((Ax + s.abs() + sizes.b) * z.abs()).sum(1) + ((Px + sizes.q) * x.abs()).sum(1)
     mass = (sizes.q * x.abs()).sum(1) + (sizes.b * z.abs()).sum(1)
-    gap = value_error(xPx, qx, bz, slip, mass, tolerance, EPSILON * unseen)
+    gap = value_error(xPx, qx, bz, slip, mass, tolerance, EPSILON * unseen, rounding)
     outside_primal = outside(program, s) / (1.0 + _norm(s))
     outside_dual = outside(program, z, dual=True) / (1.0 + _norm(z))
     worst = torch.stack([primal, dual, gap, outside_primal, outside_dual]).amax(0)

@@ -26,16 +26,19 @@ CERTIFY = 1e-6
 
 
 def classify(
-    program: ConeProgram, values: Values, points: Points
+    program: ConeProgram, values: Values, points: Points, rounding: float = residuals.ROUNDING
 ) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """Status by our own residuals: a verdict is believed only with its certificate."""
-    residual = residuals.optimality(program, values, points.x, points.z, points.s, ACCEPT)
+    """Status by our own residuals: a verdict is believed only with its certificate.
+
+    Where terms of the value cancel, it may be off by a share ``rounding`` of their size.
+    """
+    residual = residuals.optimality(program, values, points.x, points.z, points.s, ACCEPT, rounding)
     status = torch.full_like(points.verdict, int(Status.FAILED))
     status[residual <= ACCEPT] = int(Status.OPTIMAL)
     short = (residual > ACCEPT).nonzero()[:, 0]
     if short.numel():
         x, z, s = (t[short] for t in (points.x, points.z, points.s))
-        rest = residuals.optimality(program, values[short], x, z, s, TOLERATE)
+        rest = residuals.optimality(program, values[short], x, z, s, TOLERATE, rounding)
         status[short[rest <= TOLERATE]] = int(Status.INACCURATE)
     rays = (points.verdict == int(Status.INFEASIBLE)) | (points.verdict == int(Status.NO_MINIMUM))
     if not bool(rays.any()):
@@ -76,10 +79,11 @@ def second_route(
     status: Tensor,
     residual: Tensor,
     items: Tensor,
+    rounding: float = residuals.ROUNDING,
 ) -> tuple[Points, Tensor, Tensor]:
     """Solve some items by the second route and keep whichever answer is the better."""
     second = rescue.solve(program, values[items])
-    second_status, second_residual = classify(program, values[items], second)
+    second_status, second_residual = classify(program, values[items], second, rounding)
     certified = (second_status == int(Status.INFEASIBLE)) | (second_status == int(Status.NO_MINIMUM))
     rows = (certified | (second_residual < residual[items])).nonzero()[:, 0]
     chosen = items[rows]

@@ -34,11 +34,17 @@ from drolayers.tails import cvar, quantile
 from drolayers.uncertainty import Uncertain
 
 ROUNDING = 1e-6
-"""Excess that is none, relative to the largest row: decisions come from solvers that stop a little outside."""
+"""Excess that is none, relative to the terms of its row: decisions come from solvers that stop a little outside."""
 
 
 NARROW = 0.02
 """Mass on either side of a quantile, at least, over which it is smoothed."""
+
+
+def beyond(outcomes: Tensor, sizes: Tensor) -> Tensor:
+    """g(x, y), and zero where that is rounding beside the terms that it is made of; its derivative is as it was."""
+    none = outcomes.isfinite() & sizes.isfinite() & (outcomes.abs() <= ROUNDING * sizes)
+    return torch.where(none, outcomes - outcomes.detach(), outcomes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +142,7 @@ class Rule:
         tails: Sequence[Float[Tensor, "point row"]] = (),
         weights: Float[Tensor, "point"] | None = None,
         allowed: float | None = None,
+        sizes: Float[Tensor, "point row"] | None = None,
     ) -> Float[Tensor, ""]:
         """What data say of g(x, y) ≤ 0: how often it does not hold, or the largest row's excess; differentiable.
 
@@ -147,15 +154,17 @@ class Rule:
             weights: of the points; all alike unless given.
             allowed: a share is a step function, without a derivative. With this one, the (1 - allowed)-quantile of the
                 largest row takes its place, which is positive where the share is larger.
+            sizes: of the terms that g is made of, where data say how often; next to none beside them is none.
         """
         if not len(outcomes):
             return outcomes.new_full((), torch.nan)
         share = torch.full_like(outcomes[:, 0], 1.0 / len(outcomes)) if weights is None else weights / weights.sum()
         if self.counted:
-            worst = outcomes.amax(1)
+            worst = (outcomes if sizes is None else beyond(outcomes, sizes)).amax(1)
             if allowed is not None:
                 return quantile(worst, 1.0 - allowed, max(0.5 * allowed, NARROW), share)
-            return share @ (worst > ROUNDING * outcomes.detach().abs().max()).to(share)
+            # What is not known has neither held nor failed.
+            return share @ (worst > 0).to(share).masked_fill(worst.isnan() & (share > 0), torch.nan)
         found = share @ (outcomes - sum(tails, torch.zeros_like(outcomes)))
         for values, (_, level) in zip(tails, self.tails, strict=True):
             found = found + torch.stack([cvar(row, level, share) for row in values.unbind(1)])

@@ -72,9 +72,20 @@ def operation(node: cp.Expression) -> Operation:
     Raises:
         ModelError: the atom is not known here.
     """
+    return _of(node)(node)
+
+
+def absolute(node: cp.Expression) -> Operation:
+    """The same with the absolute values of an affine atom's coefficients, where that is not what the atom does."""
+    found = _of(node)
+    return _linear(node, np.abs) if found is _linear else found(node)
+
+
+def _of(node: cp.Expression) -> Callable[[Any], Operation]:
+    """How an atom is compiled."""
     for kind in type(node).__mro__:
         if kind in _TABLE:
-            return _TABLE[kind](node)
+            return _TABLE[kind]
     raise _unknown(node)
 
 
@@ -258,7 +269,7 @@ def _geo_mean(node: Any) -> Operation:
     return apply
 
 
-def _linear(node: Any) -> Operation:
+def _linear(node: Any, of: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Operation:
     """An affine atom that sees one argument beside constants: its own ``numeric`` tells the matrix, unit by unit."""
     varies = [k for k, arg in enumerate(node.args) if arg.variables() or arg.parameters()]
     if len(varies) != 1:
@@ -272,8 +283,8 @@ def _linear(node: Any) -> Operation:
         return np.asarray(found.toarray() if sp.issparse(found) else found).real.reshape(node.shape).ravel()
 
     offset = at(np.zeros(arg.shape))
-    matrix = Fixed(np.stack([at(unit.reshape(arg.shape)) - offset for unit in np.eye(arg.size)]))
-    constant = Fixed(offset)
+    matrix = Fixed(of(np.stack([at(unit.reshape(arg.shape)) - offset for unit in np.eye(arg.size)])))
+    constant = Fixed(of(offset))
 
     def apply(args: Sequence[Tensor]) -> Tensor:
         entries = _flat(args[place], arg.ndim)

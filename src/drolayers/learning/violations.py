@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from drolayers.cost.rules import ROUNDING
 from drolayers.evaluations import Chosen
 from drolayers.known import Known
 from drolayers.problem import DecisionProblem
@@ -50,11 +51,14 @@ class Violations(nn.Module):
     ) -> None:
         super().__init__()
         self.allowed = allowed
-        found, units = problem.violations(x, y, known), []
+        found, terms, units = problem.violations(x, y, known), problem.terms(x, y, known), []
         for rule in problem.rules:
-            g = found[rule.constraint].detach().double().amax(1)
-            spread, size = (float(v.abs().mean()) if g.numel() else 0.0 for v in (g - g.mean(), g))
-            units.append(spread if spread > 1e-9 * size else size or 1.0)
+            g, row = found[rule.constraint].detach().double().max(1)
+            beside = terms[rule.constraint].double().gather(1, row[:, None])[:, 0]
+            # Second stages that have no answer are infinite; what is left of an equation that holds is rounding.
+            g, beside = (v[g.isfinite() & beside.isfinite()] for v in (g, beside))
+            spread, size = (float(v.abs().mean()) if g.numel() else 0.0 for v in (g - g.mean(), beside))
+            units.append(spread if spread > ROUNDING * size else size or 1.0)
         count = len(units)
         starts = {"multiplier": [0.0] * count, "penalty": [PENALTY] * count, "last": [float("inf")] * count}
         for name, values in {**starts, "unit": units}.items():
