@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.mixture import RARE, Mixture
+from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.theta import columns
 from drolayers.conic import ConeProgram, Engine, Solution
@@ -30,6 +30,9 @@ from drolayers.reformulation.worst_distribution import (
 )
 from drolayers.status import Status, usable
 from drolayers.written import Writer
+
+RARE = 1e-9
+"""Probability of an event below which nothing is known of its distribution."""
 
 Chosen = Mapping[cp.Variable, Tensor]
 """What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""
