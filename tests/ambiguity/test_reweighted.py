@@ -81,7 +81,7 @@ def test_atoms_outside_the_support_are_an_empty_set() -> None:
 
 
 def test_chi2_counts_atoms_of_next_to_no_weight() -> None:
-    """Two atoms: the second one gets ω + √(ω(1 - ω)ρ). At 1e-15 it got nothing, which was OPTIMAL; others had FAILED."""
+    """Two atoms: the second one gets ω + √(ω(1 - ω)ρ). At 1e-15 it got nothing, and that was OPTIMAL."""
     y, x = dro.Uncertain(1), cp.Variable(nonneg=True)
     problem = dro.DecisionProblem(x + y[0], [x <= 1], dro.Divergence(y, 2, "chi2"))
     small = torch.tensor([1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 0.0], dtype=torch.float64)

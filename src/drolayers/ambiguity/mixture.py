@@ -170,7 +170,7 @@ class Mixture(AmbiguitySet):
 
     def allowed(self, nominal: Nominal) -> Float[Tensor, "batch event"]:
         """How much of a nominal distribution each event allows."""
-        outside = [_outside(part.y, nominal.atoms.detach()) for part in self.sets]
+        outside = [_outside(part.y, nominal.atoms.detach(), nominal.weights.detach() > 0) for part in self.sets]
         return torch.stack([nominal.weights.masked_fill(out, 0.0).sum(1) for out in outside], 1)
 
     def _checked(self, nominal: Any, batch: int) -> Nominal:
@@ -372,17 +372,23 @@ def _pair(nominal: Any) -> bool:
     return isinstance(nominal, tuple | list) and len(nominal) == 2 and all(isinstance(part, Tensor) for part in nominal)
 
 
-def _outside(y: Uncertain, points: Tensor) -> Bool[Tensor, "..."]:
-    """Which points an event does not allow; where it depends on known data that is not asked."""
+def _outside(y: Uncertain, points: Tensor, there: Bool[Tensor, "..."] | None = None) -> Bool[Tensor, "..."]:
+    """Which points an event does not allow, by the size of those beside it in an item (that are ``there``).
+
+    Where it depends on known data that is not asked.
+    """
     if y.support.parameters:
         return torch.zeros(points.shape[:-1], dtype=torch.bool, device=points.device)
-    return y.support.violation(points) > OUTSIDE * points.abs().amax().clamp(min=1e-300)
+    sizes = points.abs().amax(-1)
+    size = (sizes if there is None else sizes * there).amax(-1, keepdim=True).clamp(min=1e-300)
+    return y.support.violation(points) > OUTSIDE * size
 
 
 def _inside(y: Uncertain, nominal: Nominal) -> Nominal:
     """The nominal distribution, given that the event happens; as it is where it does not allow for the event."""
     if y.whole is y:
         return nominal
-    weights = nominal.weights.masked_fill(_outside(y, nominal.atoms.detach()), 0.0)
+    outside = _outside(y, nominal.atoms.detach(), nominal.weights.detach() > 0)
+    weights = nominal.weights.masked_fill(outside, 0.0)
     total = weights.sum(1, keepdim=True)
     return Nominal(nominal.atoms, torch.where(total > 0, weights / total.clamp(min=1e-300), nominal.weights))
