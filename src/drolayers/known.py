@@ -273,7 +273,7 @@ def supported(y: Uncertain, known: Known | None, batch: int) -> dict[cp.Paramete
 
 
 def _sizes(values: Mapping[cp.Parameter, Tensor]) -> dict[cp.Parameter, Float[Tensor, "batch"]]:
-    """How large every parameter is in every item: its largest entry, or that of others beside it, but there at most one.
+    """How large every parameter is in every item: its largest entry, or that of others beside it, then at most one.
 
     Others may be counted in units of their own: a budget of 1e9 excuses no stock.
     """

@@ -403,6 +403,21 @@ def test_one_nominal_distribution_serves_all_events() -> None:
     close(typical["1.0.mu"].centre, [2.6])
 
 
+@pytest.mark.parametrize("padding", [False, True])
+def test_atoms_of_an_event_do_not_depend_on_other_items(padding: bool) -> None:
+    """Beside an atom of 1e9 in another item, one of 4.5 was within an event that ends at 4; likewise beside padding."""
+    y, x = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(nonneg=True)
+    parts = [y.within(part) for part in (dro.support.Box(hi=4.0), dro.support.Box(lo=4.0))]
+    mixture = dro.Mixture([dro.Wasserstein(part, 5) for part in parts], [0.5, 0.5])
+    problem = dro.DecisionProblem(x + 3 * cp.pos(y[0] - x), [], mixture)
+    atoms = torch.tensor([[1.0, 3.0, 4.5, 8.0, 1e9 if padding else 8.0], [1.0, 3.0, 5.0, 7.0, 1e9]]).double()[..., None]
+    weights = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0.0], [0.25, 0.25, 0.2, 0.2, 0.1]]).double()
+    theta = torch.full((2, 2), 0.5).double()
+    together = problem.solve(theta, (atoms, weights)).objective[0]
+    assert float(together) == pytest.approx(7.875, abs=1e-6)
+    close(mixture.allowed(dro.Nominal(atoms, weights))[0], [0.5, 0.5])
+
+
 def test_learning() -> None:
     """The learner trains mixtures; that the radius of a ball among them is not fitted to data is said."""
     y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
