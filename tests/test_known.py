@@ -456,6 +456,62 @@ def test_rounding_is_forgiven() -> None:
     torch.testing.assert_close(found, GIVEN.values(**exact), rtol=1e-6, atol=1e-6)
 
 
+def shelf(declared: dict[str, Any], shape: tuple[int, ...] = ()) -> dro.DROLayer:
+    """A newsvendor with stock at hand, besides a budget."""
+    y, x = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(nonneg=True)
+    stock, budget = cp.Parameter(shape, name="stock", **declared), cp.Parameter(name="budget")
+    cost = x + 4 * cp.pos(y[0] - x - cp.sum(stock))
+    problem = dro.DecisionProblem(cost, [x <= budget], dro.MomentSet(y, [m.SquaredNorm()]))
+    return dro.DROLayer(problem)
+
+
+@pytest.mark.parametrize("wrong", [-50.0, -0.05, -1e-5])
+@pytest.mark.parametrize(("neighbour", "budget"), [(3.0, 1e3), (1e6, 1e3), (1e9, 1e3), (3.0, 1e9)])
+def test_a_large_number_elsewhere_excuses_no_sign(wrong: float, neighbour: float, budget: float) -> None:
+    """Beside a stock of 1e9 in another item one of -50 was taken for zero."""
+    layer = shelf({"nonneg": True})
+    known = {"stock": torch.tensor([wrong, neighbour]).double(), "budget": budget}
+    with pytest.warns(MaskedDataWarning, match=r"stock is -.*, against its declaration, in items \[0\]"):
+        decision = layer(torch.tensor([[60.0, 1.0]]).double(), known=known)
+    assert decision.statuses[0] == Status.FAILED
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-4, 1e-8])
+def test_declarations_count_in_the_units_of_an_item(unit: float) -> None:
+    layer = shelf({"nonneg": True})
+    theta = torch.tensor([[60 * unit, unit**2]]).double()
+    with pytest.raises(ShapeError, match="against its declaration"):
+        layer(theta, known={"stock": -5 * unit, "budget": 100 * unit})
+    layer = shelf({"bounds": [0, 2 * unit]})
+    with pytest.raises(ShapeError, match="against its declaration"):
+        layer(theta, known={"stock": 2.001 * unit, "budget": 100 * unit})
+    with pytest.raises(ShapeError, match="against its declaration"):
+        layer(theta, known={"stock": -1e-3 * unit, "budget": 100 * unit})
+    assert layer(theta, known={"stock": (2 + 1e-8) * unit, "budget": 100 * unit}).statuses == [Status.OPTIMAL]
+
+
+@pytest.mark.filterwarnings("error")
+def test_noise_is_clamped_without_a_word() -> None:
+    """Beside other entries, beside other data, alone; float32 beyond its bound; a whole number that float32 holds."""
+    theta = torch.tensor([[60.0, 1.0]]).double()
+    several = shelf({"nonneg": True}, (2,))
+    exact = several(theta, known={"stock": [0.0, 1.0], "budget": 100.0}).value
+    for noise in (-1e-17, -1e-9, -5e-8):
+        torch.testing.assert_close(several(theta, known={"stock": [noise, 1.0], "budget": 100.0}).value, exact)
+    for noise, layer in ((-1e-9, shelf({"nonneg": True})), (1e-9, shelf({"integer": True}))):
+        exact = layer(theta, known={"stock": 0.0, "budget": 100.0}).value
+        torch.testing.assert_close(layer(theta, known={"stock": noise, "budget": 100.0}).value, exact)
+    layer = shelf({"bounds": [0, 2.1]})
+    assert layer(theta, known={"stock": torch.tensor(2.1), "budget": 100.0}).statuses == [Status.OPTIMAL]
+
+
+def test_whole_numbers_are_counted_in_ones() -> None:
+    layer = shelf({"integer": True}, (2,))
+    theta = torch.tensor([[60.0, 1.0]]).double()
+    with pytest.warns(MaskedDataWarning, match=r"stock is 2.4, .* in items \[0\]"):
+        layer(theta, known={"stock": torch.tensor([[2.4, 1e7], [3.0, 1e7]]).double(), "budget": 100.0})
+
+
 def test_loss_with_candidates() -> None:
     x = torch.rand(BATCH, 2, 3, generator=torch.Generator().manual_seed(1)).double()
     y = torch.ones(BATCH, 3).double()

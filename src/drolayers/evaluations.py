@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.ambiguity.mixture import RARE, Mixture
+from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.theta import columns
 from drolayers.conic import ConeProgram, Engine, Solution
@@ -34,6 +34,9 @@ from drolayers.written import Writer
 
 CANCELLED = 1e-9
 """Share of its terms' size to which a constraint's left-hand side is known: that of one that binds is zero."""
+
+RARE = 1e-9
+"""Probability of an event below which nothing is known of its distribution."""
 
 Chosen = Mapping[cp.Variable, Tensor]
 """What was chosen for every decision variable, ``(batch, *shape)`` or ``(batch, candidate, *shape)``."""

@@ -27,7 +27,10 @@ Known = Mapping[cp.Parameter | str, Any]
 """Values by parameter or name, ``(batch, *shape)`` or ``shape`` for all items; or a data frame, a column an entry."""
 
 ROUNDING = 1e-7
-"""How far numbers may be beyond what is declared, relative to the largest: yesterday's decision is today's stock."""
+"""How far numbers may be beyond what is declared, relative to an item's own: yesterday's decision is today's stock."""
+
+NOISE = 1e-12
+"""The same as a number, where there is nothing that it could be relative to: a stock of zero."""
 
 
 class KnownData(Numbered):
@@ -203,14 +206,17 @@ class KnownData(Numbered):
     ) -> tuple[dict[cp.Parameter, Tensor], Bool[Tensor, "batch"], str]:
         """Values without rounding beyond what is declared; items that are no numbers or not of that kind; and which."""
         found, said = {}, []
-        wrong = torch.zeros(len(next(iter(values.values()))), dtype=torch.bool)
+        wrong, sizes = torch.zeros(len(next(iter(values.values()))), dtype=torch.bool), _sizes(values)
         for p, value in values.items():
             low, high = (end.to(value) for end in self._ends[p.id])
             now, finite = value.detach(), value.detach().isfinite()
             near = torch.minimum(torch.maximum(now, low), high)
+            size = torch.stack([torch.where(end.isfinite(), end, 0.0).abs() for end in (low, high)]).amax(0)
+            size = torch.maximum(size, sizes[p].to(value).reshape(-1, *[1] * p.ndim))
             if p.attributes.get("integer") or p.attributes.get("boolean"):
-                near = near.round()
-            slack = ROUNDING * (1.0 + torch.where(finite, now, 0.0).abs().amax()) if now.numel() else 0.0
+                # Whole numbers are counted in ones, whatever is beside them.
+                near, size = near.round(), torch.where(finite, now, 0.0).abs().clamp(min=1.0)
+            slack = (ROUNDING * size).clamp(min=NOISE)
             # Written so that NaN, and infinity less infinity, are bad.
             bad = ~((near - now).abs() <= slack).reshape(len(now), p.size)
             found[p] = value + (near - now)
@@ -264,6 +270,19 @@ def supported(y: Uncertain, known: Known | None, batch: int) -> dict[cp.Paramete
     if (count := len(next(iter(values.values())))) != batch:
         raise ShapeError(f"Known data {data.parameters[0].name()} has {count} items, but theta has {batch}.")
     return values
+
+
+def _sizes(values: Mapping[cp.Parameter, Tensor]) -> dict[cp.Parameter, Float[Tensor, "batch"]]:
+    """How large every parameter is in every item: its largest entry, or that of others beside it, then at most one.
+
+    Others may be counted in units of their own: a budget of 1e9 excuses no stock.
+    """
+    largest = {}
+    for p, value in values.items():
+        flat = value.detach().double().cpu().reshape(len(value), p.size)
+        largest[p] = torch.where(flat.isfinite(), flat, 0.0).abs().amax(1) if p.size else flat.new_zeros(len(flat))
+    beside = torch.stack(list(largest.values())).amax(0).clamp(max=1.0)
+    return {p: torch.maximum(own, beside) for p, own in largest.items()}
 
 
 def _names(p: cp.Parameter) -> list[str]:

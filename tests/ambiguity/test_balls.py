@@ -255,3 +255,45 @@ def test_a_typical_metric_whitens() -> None:
 def test_bad_settings_are_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(dro.ModelError, match=sentence):
         dro.Wasserstein(dro.Uncertain(3), 2, **options)
+
+
+@pytest.mark.parametrize("order", [1, 2, np.inf])
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e-8, 1e6])
+@pytest.mark.parametrize("metric", [None, 1e-3])
+def test_small_radii_count_in_every_unit(order: float, unit: float, metric: float | None) -> None:
+    """Radii were raised to 1e-12, whatever y is counted in: with atoms of 1e-8 that was 1e-4 of their size.
+
+    Without a metric the value is 6, and more by the radius times 4 of order 1, 4/√3 of order 2, 4/3 of order ∞.
+    """
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    matrix = None if metric is None else metric * np.eye(2)
+    ball = dro.Wasserstein(y, 3, order=order, metric=matrix)
+    problem = dro.DecisionProblem(cp.sum(x) + 4 * cp.sum(cp.pos(y - x)), [], ball)
+    atoms = (
+        unit
+        * torch.tensor(
+            [
+                [
+                    [1.0, 2.0],
+                    [2.0, 1.0],
+                    [3.0, 3.0],
+                ]
+            ]
+        ).double()
+    )
+    weights = torch.full((1, 3), 1 / 3).double()
+    for radius in (1e-8, 1e-5):
+        theta = torch.tensor([[radius * unit * (metric or 1.0)]]).double()
+        solution = problem.solve(theta, (atoms, weights), on_failure="raise")
+        assert solution.statuses == [Status.OPTIMAL]
+        more = {1: 4.0, 2: 4 / 3**0.5, np.inf: 4 / 3}[order] * radius
+        assert float(solution.objective) / unit == pytest.approx(6 + more, rel=1e-8)
+
+
+def test_padding_does_not_raise_a_radius() -> None:
+    """It may lie anywhere, and far away here; what is raised is a share of what the others are apart."""
+    y, x = dro.Uncertain(1), cp.Variable(nonneg=True)
+    problem = dro.DecisionProblem(x + 4 * cp.pos(y[0] - x), [], dro.Wasserstein(y, 3))
+    atoms, weights = torch.tensor([[[1.0], [2.0], [1e9]]]).double(), torch.tensor([[0.5, 0.5, 0.0]]).double()
+    solution = problem.solve(torch.tensor([[1e-7]]).double(), (atoms, weights), on_failure="raise")
+    assert float(solution.objective) == pytest.approx(2 + 4e-7, abs=1e-8)

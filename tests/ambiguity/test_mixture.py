@@ -15,8 +15,10 @@ import drolayers as dro
 from drolayers import moments as m
 from drolayers import plot
 from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.reweighted import divergence
 from drolayers.conic import make_engine
-from drolayers.status import Status
+from drolayers.conic.solution import Solution
+from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import PHI
 from tests.reformulation.differences import analytic, central, gap
 
@@ -275,10 +277,96 @@ def test_statuses() -> None:
     ]
     theta = torch.cat([row(*(good | change).values()) for change in changes])
     assert problem.solve(theta).statuses == [Status.OPTIMAL] + [Status.EMPTY_SET] * 4
-    rare = torch.cat([row(*(good | {"weights": weights}).values()) for weights in ([1.0, 0.0], [1.0, 1e-9])])
-    values = problem.solve(rare)
-    assert bool(values.ok.all())
-    close(values.objective[0], values.objective[1].detach().numpy())
+
+
+KINDS = [None, "kl", "burg", "chi2", "tv", "hellinger"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_of_probability_zero_cannot_happen(kind: str | None) -> None:
+    """It was given a probability of 1e-9, which is a third of 27 under Hellinger, and 1 where the event is far away."""
+    y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    sets = [dro.MomentSet(y, [m.SquaredNorm()]), dro.MomentSet(y, [m.Norm(1)])]
+    cost = cp.sum(x) + 4 * cp.sum(cp.pos(y - x)) + 0.1 * cp.sum_squares(x)
+    problem = dro.DecisionProblem(cost, [x <= 9], dro.Mixture(sets, kind=kind))
+    sure = dro.DecisionProblem(cost, [x <= 9], dro.MomentSet(y, [m.SquaredNorm()]))
+    calm = ([3.0, 3.0], 1.0)
+    expected = float(sure.solve(row(*calm), engine=TIGHT).objective)
+    assert expected == pytest.approx(11.438165, abs=1e-6)
+    for far in (3.0, 1e6):
+        theta = row([1.0, 0.0], *([] if kind is None else [0.1]), *calm, [4.0, far], 1.0)
+        solution = problem.solve(theta, on_failure="raise")
+        assert float(solution.objective) == pytest.approx(expected, rel=1e-6)
+        decision = {x: solution.variable(x).detach()}
+        found = problem.worst_case_distribution(decision, theta)
+        assert float(found.probabilities[problem.ambiguity.event_of(found.mass.origin) == 1].sum()) == 0.0
+        assert float(found.probabilities.sum()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", ["kl", "burg", "chi2", "tv", "hellinger"])
+def test_probabilities_next_to_nothing_are_right_or_told(kind: str) -> None:
+    """Two events next to points at 0 and 100: the largest probability of the second, as bisection finds it."""
+    y, x = dro.Uncertain(1), cp.Variable(nonneg=True)
+    sets = [dro.MomentSet(y, [m.SquaredNorm()]) for _ in range(2)]
+    problem = dro.DecisionProblem(x + y[0], [x <= 1], dro.Mixture(sets, kind=kind))
+    rare = [1e-3, 1e-6, 1e-9, 1e-12, 1e-14, 1e-15, 1e-17, 0.0]
+    theta = torch.cat([row([1 - p, p], 0.1, 0.0, 1e-4, 100.0, 1e-4) for p in rare])
+    solution = problem.solve(theta)
+    for p, status, value in zip(rare, solution.statuses, solution.objective, strict=True):
+        expected = 100 * most(kind, p, 0.1) + 0.01
+        allowed = {Status.OPTIMAL: 1e-6, Status.INACCURATE: 1e-4}.get(status, np.inf)
+        assert not abs(float(value) / expected - 1) > allowed, (p, status, value, expected)
+        assert p >= 1e-9 or kind in ("kl", "hellinger") or status.ok
+    assert solution.statuses[-1] == Status.OPTIMAL
+
+
+def most(kind: str, p: float, radius: float) -> float:
+    """The largest probability in a ball around p, of one event of two."""
+    if p == 0.0:
+        return 0.0
+    low, high = p, 1.0 - 1e-12
+    for _ in range(200):
+        q = 0.5 * (low + high)
+        ratio = torch.tensor([[(1 - q) / (1 - p), q / p]], dtype=torch.float64)
+        inside = divergence(kind, ratio, torch.tensor([[1 - p, p]], dtype=torch.float64)) <= radius
+        low, high = (q, high) if inside else (low, q)
+    return low
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("projected", [True, False])
+def test_gradients_beside_an_event_that_cannot_happen(kind: str | None, projected: bool) -> None:
+    """A projection returns zeros for weights below zero: all other derivatives stay, or are masked and told."""
+    y, x = dro.Uncertain(2), cp.Variable(2)
+    sets = [dro.MomentSet(y, [m.SquaredNorm()]) for _ in range(3)]
+    cost = cp.sum(x) + 5 * cp.sum(cp.pos(y - x)) + 0.5 * cp.sum_squares(x)
+    mixture = dro.Mixture(sets, kind=kind)
+    problem, layer = dro.DecisionProblem(cost, [], mixture), dro.Projection(mixture)
+    events = ([9.0, 9.0], 9.0, [1.0, 1.4], 1.0, [1.2, 1.1], 2.0)
+    theta = row([-0.1 if projected else 0.0, 0.4, 0.6], *([] if kind is None else [0.1]), *events)
+    around = [dro.Nominal(torch.tensor([[mu, mu]]).double(), torch.full((1, 2), 0.5).double()) for mu in events[::2]]
+
+    first, told = theta[:, :1], list[Solution]()
+
+    def optimum(rest: Tensor) -> Tensor:
+        at = torch.cat([first.expand(len(rest), -1), rest], 1)
+        several = [dro.Nominal(*(part.expand(len(rest), *part.shape[1:]) for part in one)) for one in around]
+        told.append(problem.solve(layer(at, several) if projected else at, engine=TIGHT, on_failure="raise"))
+        return torch.cat([told[-1].variable(x), told[-1].objective[:, None]], 1)
+
+    found, expected = analytic(optimum, theta[0, 1:]), central(optimum, theta[0, 1:], 1e-5)
+    assert float(expected[:2].abs().max()) > 0.01
+    assert gap(found[2:], expected[2:]) < 1e-4
+    if told[0].derivative.tolist() == [Derivative.KINK]:
+        assert float(found[:2].abs().max()) == 0.0
+    else:
+        assert gap(found[:2], expected[:2]) < 1e-4
+    # Next to it there is no set on one side, and nothing is said of the other.
+    weight = first.clone().requires_grad_()
+    at = torch.cat([weight, theta[:, 1:]], 1)
+    problem.solve(layer(at, around) if projected else at).objective.sum().backward()
+    assert weight.grad is not None
+    assert float(weight.grad) == 0.0
 
 
 def test_projection_goes_event_by_event() -> None:
@@ -313,6 +401,21 @@ def test_one_nominal_distribution_serves_all_events() -> None:
     typical = mixture.typical(torch.tensor([[0.2], [0.4], [2.5], [2.7]]))
     close(typical["weights"].centre, [0.5, 0.5])
     close(typical["1.0.mu"].centre, [2.6])
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_atoms_of_an_event_do_not_depend_on_other_items(padding: bool) -> None:
+    """Beside an atom of 1e9 in another item, one of 4.5 was within an event that ends at 4; likewise beside padding."""
+    y, x = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(nonneg=True)
+    parts = [y.within(part) for part in (dro.support.Box(hi=4.0), dro.support.Box(lo=4.0))]
+    mixture = dro.Mixture([dro.Wasserstein(part, 5) for part in parts], [0.5, 0.5])
+    problem = dro.DecisionProblem(x + 3 * cp.pos(y[0] - x), [], mixture)
+    atoms = torch.tensor([[1.0, 3.0, 4.5, 8.0, 1e9 if padding else 8.0], [1.0, 3.0, 5.0, 7.0, 1e9]]).double()[..., None]
+    weights = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0.0], [0.25, 0.25, 0.2, 0.2, 0.1]]).double()
+    theta = torch.full((2, 2), 0.5).double()
+    together = problem.solve(theta, (atoms, weights)).objective[0]
+    assert float(together) == pytest.approx(7.875, abs=1e-6)
+    close(mixture.allowed(dro.Nominal(atoms, weights))[0], [0.5, 0.5])
 
 
 def test_learning() -> None:

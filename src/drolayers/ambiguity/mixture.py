@@ -17,7 +17,7 @@ from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import Typical
-from drolayers.ambiguity.reweighted import OUTSIDE, Kind, check_kind, divergence, reweighing
+from drolayers.ambiguity.reweighted import OUTSIDE, Kind, check_kind, divergence, reweighing, rooted, roots_of
 from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import numbers
@@ -25,8 +25,8 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.products import times
 from drolayers.uncertainty import Uncertain
 
-RARE = 1e-9
-"""A probability is raised to this, so that what happens in the event stays determined."""
+RARE = 1e-11
+"""A probability below this, unless it is zero, is lost in the cones of a ball of some kinds: nothing is answered."""
 
 Around = Pair | Sequence[Pair | None] | None
 """One nominal distribution for all events, or one an event (None for sets that need none)."""
@@ -38,9 +38,10 @@ class Mixture(AmbiguitySet):
 
     An event that leaves y only a part of its support has a set over ``y.within(support)``. Parameters of the sets are
     named after their event: ``"0.radius"`` is that of the first, ``"rain.radius"`` that of the one called rain. An
-    event of probability zero is one that cannot happen, so that ``dro.always`` asks nothing of its outcomes; its set
-    must hold a distribution all the same, under which the cost is finite, and leave what stands in ``dro.always`` a
-    largest value.
+    event of probability zero is one that cannot happen, under every kind, so that ``dro.always`` asks nothing of its
+    outcomes; its set must hold a distribution all the same, under which the cost is finite, and leave what stands in
+    ``dro.always`` a largest value. A weight of zero gets no gradient. In a ``"kl"`` or ``"hellinger"`` ball a
+    probability below 1e-11 that is not zero is lost beside the others: the item has FAILED.
 
     The worst case is Σ_s p_s f_s(x, θ_s), or the largest such sum over the probabilities in the ball.
 
@@ -74,7 +75,9 @@ class Mixture(AmbiguitySet):
         else:
             self.shares, self.possible = cp.Constant(count * self.given), cp.Constant(np.ones(count))
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
+        self.roots = None if kind is None else rooted(kind, self.shares)
         own += [] if kind is None else [self.radius]
+        own += [self.roots] if isinstance(self.roots, cp.Parameter) else []
         shapes: dict[str, tuple[int, ...]] = {} if weights is not None else {"weights": (count,)}
         shapes |= {} if kind is None else {"radius": ()}
         self._own = sum(int(np.prod(shape)) for shape in shapes.values())
@@ -120,7 +123,7 @@ class Mixture(AmbiguitySet):
         totals = times(self.shares, values)
         if self.kind is None:
             return cp.sum(totals) / len(self.sets), []
-        price, combined = reweighing(self.kind, self.radius[0], self.shares)
+        price, combined = reweighing(self.kind, self.radius[0], self.shares, self.roots)
         total, constraints = combined(totals)
         return price + total / len(self.sets), constraints
 
@@ -146,10 +149,11 @@ class Mixture(AmbiguitySet):
         return theta[:, self._columns[event]]
 
     def probabilities(self, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch event"]:
-        """P, or where it may lie in a ball, the middle of that."""
+        """P, or where it may lie in a ball, the middle of that; in a weight of zero there is no derivative."""
         if self.given is not None:
             return torch.as_tensor(self.given).to(theta).expand(len(theta), -1)
-        weights = theta[:, : len(self.sets)].clamp(min=0.0)
+        weights = theta[:, : len(self.sets)]
+        weights = torch.where(weights > 0, weights, torch.zeros_like(weights))
         return weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
 
     def each(self, nominal: Around, theta: Float[Tensor, "batch theta"]) -> list[Nominal | None]:
@@ -166,7 +170,7 @@ class Mixture(AmbiguitySet):
 
     def allowed(self, nominal: Nominal) -> Float[Tensor, "batch event"]:
         """How much of a nominal distribution each event allows."""
-        outside = [_outside(part.y, nominal.atoms.detach()) for part in self.sets]
+        outside = [_outside(part.y, nominal.atoms.detach(), nominal.weights.detach() > 0) for part in self.sets]
         return torch.stack([nominal.weights.masked_fill(out, 0.0).sum(1) for out in outside], 1)
 
     def _checked(self, nominal: Any, batch: int) -> Nominal:
@@ -205,12 +209,16 @@ class Mixture(AmbiguitySet):
         """Probabilities and the radius, then those of the sets."""
         self.check(theta)
         theta = theta.double()
-        parts = []
+        parts, p = [], self.probabilities(theta)
+        shares = len(self.sets) * p
+        if self.kind in ("kl", "hellinger"):
+            shares = shares.masked_fill(((p > 0) & (p < RARE)).any(1, keepdim=True), torch.nan)
         if self.given is None:
-            p = self.probabilities(theta)
-            parts += [len(self.sets) * p.clamp(min=RARE), (p > 0).double()]
+            parts += [shares, (shares > 0).double()]
         if self.kind is not None:
             parts.append(self._radius(theta).clamp(min=FLOOR))
+        if isinstance(self.roots, cp.Parameter):
+            parts.append(roots_of(shares))
         found = self.split(nominal)
         parts += [s.feature_values(self.theta_of(theta, i), found[i]) for i, s in enumerate(self.sets)]
         return torch.cat(parts, 1)
@@ -312,7 +320,8 @@ class Mixture(AmbiguitySet):
         if self.kind is None:
             return torch.where((shares - p).abs().sum(1, keepdim=True) > 1e-6, torch.inf, 0.0)
         ratio = torch.where(p > 0, shares / p.clamp(min=1e-300), torch.ones_like(p))
-        return divergence(self.kind, ratio, p)[:, None]
+        stray = shares.masked_fill(p > 0, 0.0).sum(1)
+        return (divergence(self.kind, ratio, p) + torch.where(stray > 1e-6, torch.inf, 0.0))[:, None]
 
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """θ of sets ``factor`` times as large, event by event, and of a radius likewise.
@@ -363,17 +372,23 @@ def _pair(nominal: Any) -> bool:
     return isinstance(nominal, tuple | list) and len(nominal) == 2 and all(isinstance(part, Tensor) for part in nominal)
 
 
-def _outside(y: Uncertain, points: Tensor) -> Bool[Tensor, "..."]:
-    """Which points an event does not allow; where it depends on known data that is not asked."""
+def _outside(y: Uncertain, points: Tensor, there: Bool[Tensor, "..."] | None = None) -> Bool[Tensor, "..."]:
+    """Which points an event does not allow, by the size of those beside it in an item (that are ``there``).
+
+    Where it depends on known data that is not asked.
+    """
     if y.support.parameters:
         return torch.zeros(points.shape[:-1], dtype=torch.bool, device=points.device)
-    return y.support.violation(points) > OUTSIDE * points.abs().amax().clamp(min=1e-300)
+    sizes = points.abs().amax(-1)
+    size = (sizes if there is None else sizes * there).amax(-1, keepdim=True).clamp(min=1e-300)
+    return y.support.violation(points) > OUTSIDE * size
 
 
 def _inside(y: Uncertain, nominal: Nominal) -> Nominal:
     """The nominal distribution, given that the event happens; as it is where it does not allow for the event."""
     if y.whole is y:
         return nominal
-    weights = nominal.weights.masked_fill(_outside(y, nominal.atoms.detach()), 0.0)
+    outside = _outside(y, nominal.atoms.detach(), nominal.weights.detach() > 0)
+    weights = nominal.weights.masked_fill(outside, 0.0)
     total = weights.sum(1, keepdim=True)
     return Nominal(nominal.atoms, torch.where(total > 0, weights / total.clamp(min=1e-300), nominal.weights))

@@ -34,7 +34,10 @@ from drolayers.support import Box, Layout, Reals
 from drolayers.uncertainty import Uncertain
 
 FLOOR = 1e-12
-"""A radius is raised to this, so that its multiplier stays bounded."""
+"""A radius is raised to this share of the distances between atoms, so that its multiplier stays bounded."""
+
+NONE = 1e-100
+"""The same where all atoms are zero, and a radius has nothing to be compared with."""
 
 STRAY = 1e-6
 """Distance, relative to the atoms, by which mass may be off where it may not move at all."""
@@ -276,8 +279,10 @@ class Wasserstein(AmbiguitySet):
         """Radius, weights relative to their mean, atoms and their products; with a metric their images and A."""
         assert nominal is not None
         atoms, weights = self._placed(nominal), self.atoms * nominal.weights
-        radius = theta[:, :1].double().clamp(min=FLOOR) if self.parameters else _size(atoms.detach())
         matrix = self._matrix(theta)
+        radius = _size(atoms.detach())
+        if self.parameters:
+            radius = torch.maximum(theta[:, :1].double(), self._least(nominal, matrix))
         weighted = weights[..., None] * atoms
         parts = [radius, weights, atoms.flatten(1), weighted.flatten(1), weights * radius]
         if self.order == 2:
@@ -315,6 +320,20 @@ class Wasserstein(AmbiguitySet):
         heaviest = nominal.weights.argmax(1)[:, None, None].expand(-1, 1, self.y.dim)
         return torch.where(idle[..., None], nominal.atoms.gather(1, heaviest), nominal.atoms)
 
+    def _least(self, nominal: Nominal, matrix: Float[Tensor, "batch row column"] | None) -> Float[Tensor, "batch 1"]:
+        """To what radii are raised, in the units of the metric; padding may lie anywhere."""
+        atoms = nominal.atoms.detach()
+        heaviest = nominal.weights.argmax(1)[:, None, None].expand(-1, 1, self.y.dim)
+        atoms = torch.where((nominal.weights > 0)[..., None], atoms, atoms.gather(1, heaviest))
+        least = FLOOR * self._measured(_size(atoms)[:, 0], matrix)[:, None]
+        return least.masked_fill((atoms == 0).all(2).all(1, keepdim=True), NONE)
+
+    def _measured(self, size: Float[Tensor, "batch"], matrix: Tensor | None) -> Float[Tensor, "batch"]:
+        """How long ways of a size are in the metric."""
+        if matrix is None:
+            return size
+        return size * matrix.detach().to(size).square().sum((1, 2)).div(self.transport.moving.size).sqrt()
+
     def _matrix(self, theta: Float[Tensor, "batch theta"]) -> Float[Tensor, "batch row column"] | None:
         """A of every item."""
         return self.transport.matrix(self.unpack(theta).get("metric"))
@@ -343,8 +362,10 @@ class Wasserstein(AmbiguitySet):
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:
         """A radius of zero or below; where the set is local, an atom outside of the support."""
-        found = theta[:, 0] <= FLOOR
-        if not self.local or nominal is None or isinstance(self.y.support, Reals):
+        if nominal is None:
+            return theta[:, 0] <= 0
+        found = theta[:, 0].double() <= self._least(nominal, self._matrix(theta)).to(theta.device)[:, 0]
+        if not self.local or isinstance(self.y.support, Reals):
             return found
         outside = (self.y.support.violation(nominal.atoms.detach(), known) > 0) & (nominal.weights > 0)
         return found | outside.any(1).to(found.device)
@@ -358,9 +379,7 @@ class Wasserstein(AmbiguitySet):
         around = Nominal(around.atoms.detach(), around.weights.detach())
         radius, needed, matrix = theta.double()[:, 0], self.needed(theta, around, known), self._matrix(theta)
         # Relative to the radius; to what a solver can see where that is next to nothing beside the distances.
-        size = around.atoms.abs().amax((1, 2))
-        if matrix is not None:
-            size = size * matrix.to(size).square().sum((1, 2)).div(self.transport.moving.size).sqrt()
+        size = self._measured(around.atoms.abs().amax((1, 2)), matrix)
         scale = torch.maximum(radius.abs(), 1e-2 * size)
         return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
 
