@@ -342,16 +342,20 @@ class ConeProgram(Numbered):
 
     def _slot(self, slots: tuple[Slot, ...], key: Any) -> Slot:
         """The slot of a CVXPY leaf, or of a name."""
-        number = getattr(key, "id", None)
-        for slot in slots:
+        alike = [slot for slot in slots if slot.name == str(key)]
+        if isinstance(key, str):
+            found = alike
+        else:
             # By number too, since pickled problems know the variables that they are copies of; but not where others
             # have these numbers.
-            own = slot.leaf is key or (slot.key == number and not self.foreign)
-            if slot.name == key if isinstance(key, str) else own:
-                return slot
-        names = [slot.name for slot in slots]
-        advice = " that are others: give the name, or the problem's own" if str(key) in names else ""
-        raise ModelError(f"{key} is not part of this program; it has {names}{advice}.")
+            number = None if self.foreign else getattr(key, "id", None)
+            found = [slot for slot in slots if slot.leaf is key or slot.key == number]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ModelError(f"{len(found)} parts of this program are called {key}: give the variable itself.")
+        advice = f"; its {key} is another one: give the name, or the problem's own" if alike else ""
+        raise ModelError(f"{key} is not part of this program, which has {[slot.name for slot in slots]}{advice}.")
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything numerical, by name."""
