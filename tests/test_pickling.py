@@ -87,6 +87,8 @@ for stored in (problem, here, pickle.loads(pickle.dumps(here))):
             last = str(error)
         else:
             raise AssertionError("taken for the same")
+with open(sys.argv[1], "wb") as file:
+    pickle.dump([dro.DROLayer(made).eval()(given, known=told) for made in (problem, here)], file)
 """
 
 
@@ -109,6 +111,15 @@ def test_numbers_do_not_collide_after_unpickling(tmp_path: Path, monkeypatch: py
     assert "problem.variables" in said[0]
     assert "give known by names" in said[1]
     assert "make the others after unpickling" in said[2]
+    # At home again numbers tell, unless some may have been given elsewhere.
+    back, mixed = pickle.loads(file.read_bytes())
+    assert back.best[x].shape == back.known[stock].shape == mixed.best[next(iter(mixed.best))].shape == (1, 2)
+    assert torch.equal(
+        problem.loss(back.best, OUTCOME, back.known), problem.loss({x: back.best[x]}, OUTCOME, back.known)
+    )
+    assert x not in mixed.best
+    with pytest.raises(dro.ModelError, match="x is not the x of this problem"):
+        mixed.best[x]
 
 
 def test_a_decision_by_itself_keeps_its_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
