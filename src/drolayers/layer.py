@@ -22,11 +22,11 @@ from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
 from drolayers.conic.transforms import untraced
 from drolayers.cost.adaptive import Adaptive
-from drolayers.errors import ModelError
+from drolayers.errors import DifferentiationError, ModelError
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.known import Known
-from drolayers.numbering import Numbered
+from drolayers.numbering import Keyed, Numbered, keyed_as
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.status import usable
 from drolayers.statuses import OnFailure, Statuses, check_on_failure
@@ -87,7 +87,7 @@ class Decision(Numbered, Statuses):
         def of(v: Adaptive) -> Callable[..., Tensor]:
             return lambda y, known=None: problem.adapted(self.best, y, self.known if known is None else known)[v]
 
-        return {v: of(v) for v in problem.adaptive}
+        return Keyed({v: of(v) for v in problem.adaptive}, problem, "problem.adaptive")
 
     @property
     def effective_sample_size(self) -> Float[Tensor, "batch"]:
@@ -105,6 +105,18 @@ class Decision(Numbered, Statuses):
         # Solvers stay where they are; what they say by now goes along.
         return {**super().__getstate__(), "_derivative": partial(torch.clone, self.derivative)}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Decision:
+        numbers = [self.value, self.objective, self.probabilities]
+        numbers += [v for part in (self.best, self.candidates, self.known) for v in part.values()]
+        if any(v.grad_fn is not None for v in numbers):
+            raise DifferentiationError(
+                "A decision with a graph has no deep copy: take it under torch.no_grad(), or copy.copy(decision), "
+                "which shares its tensors."
+            )
+        made = object.__new__(type(self))
+        made.__setstate__(deepcopy(self.__getstate__(), memo))
+        return made
+
     @classmethod
     def cat(cls, parts: Sequence[Decision]) -> Decision:
         """The decisions of several batches as those of one; ``oracle`` is None unless every part has one."""
@@ -113,7 +125,8 @@ class Decision(Numbered, Statuses):
             values = [getattr(part, name) for part in parts]
             if isinstance(values[0], Tensor):
                 return torch.cat(values)
-            return {variable: torch.cat([value[variable] for value in values]) for variable in values[0]}
+            found = {variable: torch.cat([value[variable] for value in values]) for variable in values[0]}
+            return keyed_as(values[0], found)
 
         found = [part.oracle for part in parts if part.oracle is not None]
         # What has no graph is never asked for a derivative, and stays plain data.
@@ -252,7 +265,8 @@ class DROLayer(nn.Module):
         decide = self._mixed_integer if self.mixed_integer else self._continuous
         advice = partial(self.problem.advice, theta, nominal, known)
         decision = decide(theta, nominal, known).checked(self.on_failure, advice)
-        return replace(decision, known=self.problem.known_data.given(known, len(decision.status)))
+        told = self.problem.known_data.given(known, len(decision.status))
+        return replace(decision, known=Keyed(told, self.problem, "problem.known_data.parameters"))
 
     def _continuous(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
         """One candidate, the optimum."""

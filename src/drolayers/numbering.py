@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from cvxpy.lin_ops.lin_utils import ID_COUNTER
+from torch.utils._pytree import register_pytree_node
+
+from drolayers.errors import ModelError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+RULES = "[rule.constraint for rule in problem.rules]"
+"""Where a problem has its constraints with worst cases."""
 
 
 @cache
 def _token(process: int) -> str:
     """A process, among all."""
     return uuid4().hex
+
+
+def _counter() -> Any:
+    """CVXPY's, which counts leaves; saved programs need none."""
+    try:
+        from cvxpy.lin_ops.lin_utils import ID_COUNTER
+    except ImportError:
+        return SimpleNamespace(count=0)
+    return ID_COUNTER
 
 
 class Numbered:
@@ -24,11 +44,95 @@ class Numbered:
     """
 
     foreign: bool = False
+    _made: str
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_made": _token(os.getpid()), **self.__dict__, "_numbers": ID_COUNTER.count}
+        return {"_made": _token(os.getpid()), **self.__dict__, "_numbers": _counter().count}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ID_COUNTER.count = max(ID_COUNTER.count, state.pop("_numbers", 0))
+        counter = _counter()
+        counter.count = max(counter.count, state.pop("_numbers", 0))
         foreign = state.get("_made") != _token(os.getpid())
         self.__dict__.update(state, foreign=foreign)
+
+    def numbered_as(self, other: Numbered | None) -> Self:
+        """The same, whose leaves were numbered where another's were; None says in several processes, or it is unknown.
+
+        That of several is foreign in each.
+        """
+        told = {"foreign": True, "_made": ""} if other is None else vars(other)
+        self.__dict__.update({name: told[name] for name in ("foreign", "_made") if name in told})
+        return self
+
+
+class UnknownKeyError(ModelError, KeyError):
+    """A variable, parameter or constraint that is none of a problem's; the message says how to take its own."""
+
+    def __str__(self) -> str:
+        # That of a KeyError would be in quotes.
+        return str(self.args[0])
+
+
+class Keyed(Numbered, dict[K, V]):
+    """A dict by the variables, parameters or constraints of a problem.
+
+    A problem that is pickled has copies of them. Where they were numbered, one is found by another of its number, as
+    problems find them; elsewhere by itself alone. A copy of the dict has the same keys, since they are what they are.
+
+    Args:
+        entries: as of any dict.
+        owner: the problem; None finds keys by themselves alone.
+        where: how they are listed.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[K, V] | Iterable[tuple[K, V]] = (),
+        owner: Numbered | None = None,
+        where: str = "problem.variables",
+    ) -> None:
+        super().__init__(entries)
+        self.where = where
+        self.numbered_as(owner)
+
+    def __missing__(self, key: Any) -> V:
+        own = self._numbered(key)
+        if own:
+            return self[own[0]]
+        name, names = str(key), [str(own) for own in self]
+        if name not in names:
+            raise UnknownKeyError(f"{name} is none of {self.where}: here are {names}.")
+        raise UnknownKeyError(
+            f"{name} is not the {name} of this problem: unpickled from elsewhere, or beside a copy, a problem knows "
+            f"its own alone; pickle {name} together with it, or take them by name: "
+            f"{{v.name(): v for v in {self.where}}}."
+        )
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or bool(self._numbered(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The entry of a key; the default where there is none."""
+        own = self._numbered(key)
+        return super().get(own[0] if own else key, default)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Keyed[K, V]:
+        return Keyed({key: deepcopy(value, memo) for key, value in self.items()}, self, self.where)
+
+    def _numbered(self, key: object) -> list[K]:
+        """The key with the number of one that is none of them, where numbers tell."""
+        number = None if self.foreign else getattr(key, "id", None)
+        return [] if number is None else [own for own in self if getattr(own, "id", None) == number]
+
+
+def keyed_as(first: Mapping[K, Any], entries: Mapping[K, V]) -> dict[K, V]:
+    """Other entries by the keys of a dict, found as they are there."""
+    return Keyed(entries, first, first.where) if isinstance(first, Keyed) else dict(entries)
+
+
+# PyTorch's transforms look into dicts, but not into what extends them unless told how.
+register_pytree_node(
+    Keyed,
+    lambda found: (list(found.values()), keyed_as(found, dict.fromkeys(found))),
+    lambda values, keys: keyed_as(keys, dict(zip(keys, values, strict=True))),
+)

@@ -31,6 +31,7 @@ from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
+from drolayers.numbering import RULES, Keyed, Numbered
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 from drolayers.statuses import OnFailure
 from drolayers.tensors import tensor
@@ -40,7 +41,7 @@ from drolayers.written import Writer
 Theta = Tensor | Mapping[str, Tensor]
 
 
-class DecisionProblem:
+class DecisionProblem(Numbered):
     """``min_x max_{P ∈ U(θ)} E_P[c(x, y)]`` subject to constraints on x, compiled once for every θ.
 
     Args:
@@ -92,6 +93,9 @@ class DecisionProblem:
         if isinstance(cost, cp.Expression):
             cost, *rows = resolved([cost, *rows], self._plain)
         self.cost, self.constraints, self.ambiguity = cost, list(constraints), ambiguity
+        if ambiguity.y.foreign:
+            # Its other variables may have been numbered here.
+            self.numbered_as(None)
         for constraint in self._plain:
             if named := adaptive_in(constraint.args):
                 raise ModelError(
@@ -129,7 +133,7 @@ class DecisionProblem:
         self.known_data = KnownData(
             [*(p for parsed in costs for p in parsed.known), *told, *self.sets.known],
             list({id(parsed.products): (parsed.known, parsed.products) for parsed in costs}.values()),
-        )
+        ).numbered_as(self)
         found = {v.id: v for c in (cost, *self._plain) for v in c.variables()}
         found |= {v.id: v for r in self.rules for v in r.outcome.variables()}
         self.variables: tuple[cp.Variable, ...] = tuple(v for v in found.values() if not isinstance(v, Adaptive))
@@ -143,7 +147,7 @@ class DecisionProblem:
         said = [*self._plain, *(r.holds for r in self.rules if r.holds.variables()), *self._adaptation.ties]
         self._writer = Writer(self._cost, self._inner, self.sets, self.known_data)
         program, _, limits = self._writer.compiled(self._cost, said, [part for r in self.rules for part in r.parts])
-        self.program: ConeProgram = program
+        self.program: ConeProgram = program.numbered_as(self)
         self._engine = default_engine()
         self._decisions = Decisions(
             self._plain,
@@ -182,7 +186,7 @@ class DecisionProblem:
         for r in self.rules:
             tight = r.kind is not Kind.CHANCE or (r.affine and self._writer.set_of(r.parts[0]).chebyshev)
             found[r.constraint] = tight and not any(part.parsed.conservative for part in r.parts)
-        return found
+        return Keyed(found, self, RULES)
 
     @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
@@ -274,7 +278,7 @@ class DecisionProblem:
         The least sum over all rows, with integer variables relaxed; inf where that does not help, since the other
         constraints admit no decision or a worst case is infinite for every one.
         """
-        return self._decisions.shortfalls(self.given(theta, nominal, known).features)
+        return Keyed(self._decisions.shortfalls(self.given(theta, nominal, known).features), self, RULES)
 
     @untraced
     def advice(self, theta: Theta, nominal: Pair | None, known: Known | None, status: Int[Tensor, "batch"]) -> str:
@@ -293,7 +297,7 @@ class DecisionProblem:
 
     def decision(self, primal: Tensor) -> dict[cp.Variable, Tensor]:
         """The decision variables' parts of primal points ``(..., column)``, and behind them what makes up rules."""
-        return {v: self.program.variable(primal, v) for v in (*self.variables, *self._hidden)}
+        return Keyed({v: self.program.variable(primal, v) for v in (*self.variables, *self._hidden)}, self)
 
     @property
     def coefficients(self) -> tuple[cp.Variable, ...]:
@@ -309,7 +313,7 @@ class DecisionProblem:
             known: values of ``problem.known``.
         """
         leaves, *_ = self._leaves(x, y, known)
-        return {v: leaves[v] for v in self.adaptive}
+        return Keyed({v: leaves[v] for v in self.adaptive}, self, "problem.adaptive")
 
     def loss(self, x: Chosen, y: Tensor, known: Known | None = None) -> Tensor:
         """The cost c(x, y) itself, differentiable.
@@ -338,7 +342,8 @@ class DecisionProblem:
             ``dro.expected`` and ``dro.cvar`` is taken as it is.
         """
         leaves, _, wrong = self._leaves(x, y, known)
-        return {r.constraint: _at(e, leaves, wrong) for r, e in zip(self.rules, self._outcomes, strict=True)}
+        by_rule = zip(self.rules, self._outcomes, strict=True)
+        return Keyed({r.constraint: _at(e, leaves, wrong) for r, e in by_rule}, self, RULES)
 
     def terms(self, x: Chosen, y: Tensor, known: Known | None = None) -> dict[cp.Constraint, Tensor]:
         """How large the terms are that ``violations`` are made of: what is next to none beside them is rounding.
@@ -353,7 +358,8 @@ class DecisionProblem:
         """
         leaves, lead, _ = self._leaves(x, y, known)
         sizes = self._adaptation.sizes(leaves, lead)
-        return {r.constraint: e.sized(leaves, sizes)[1] for r, e in zip(self.rules, self._outcomes, strict=True)}
+        by_rule = zip(self.rules, self._outcomes, strict=True)
+        return Keyed({r.constraint: e.sized(leaves, sizes)[1] for r, e in by_rule}, self, RULES)
 
     def missed(
         self,
@@ -384,7 +390,7 @@ class DecisionProblem:
             values, *parts = (_at(e, leaves, wrong).flatten(0, -2) for e in (outcome, *tails))
             size = outcome.sized(leaves, sizes)[1].flatten(0, -2) if r.counted else None
             found[r.constraint] = r.missed(values, parts, flat, allowed, size)
-        return found
+        return Keyed(found, self, RULES)
 
     def _leaves(self, x: Chosen, y: Tensor, known: Known | None) -> tuple[dict[Leaf, Tensor], int, Tensor | None]:
         """Values of all that an expression may hold, their dimensions in front, and the items of wrong known data."""
@@ -484,7 +490,8 @@ class DecisionProblem:
 
     def _rule(self, constraint: cp.Constraint) -> Rule:
         """A constraint with a worst case, by itself."""
-        found = next((r for r in self.rules if r.constraint is constraint), None)
+        number = None if self.foreign else getattr(constraint, "id", None)
+        found = next((r for r in self.rules if r.constraint is constraint or r.constraint.id == number), None)
         if found is None:
             raise ModelError(
                 f"{constraint!r} is none of the problem's constraints with a worst case: see problem.rules."
@@ -498,7 +505,7 @@ class DecisionProblem:
         # By CVXPY's number rather than by object, so that a problem that was pickled knows its variables; but not one
         # from another process, where others have these numbers.
         wanted = (*self.variables, *hidden)
-        foreign, own = self.ambiguity.y.foreign, set(wanted)
+        foreign, own = self.foreign, set(wanted)
         given = {getattr(v, "id", None): value for v, value in x.items() if not foreign or v in own}
         missing = [v.name() for v in wanted if v.id not in given]
         if missing:

@@ -11,6 +11,7 @@ from torch import Tensor
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.learning.data import matrix, same_columns
+from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 
 
@@ -61,4 +62,4 @@ def as_given(decision: dict[cp.Variable, Tensor], Z: Any) -> dict[cp.Variable, A
     """Tensors for tensors, arrays otherwise."""
     if isinstance(Z, Tensor):
         return decision
-    return {variable: value.detach().cpu().numpy() for variable, value in decision.items()}
+    return keyed_as(decision, {variable: value.detach().cpu().numpy() for variable, value in decision.items()})

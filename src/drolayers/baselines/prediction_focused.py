@@ -16,6 +16,7 @@ from drolayers.layer import DROLayer
 from drolayers.learning import DecisionFocusedLearner
 from drolayers.learning.data import matrix
 from drolayers.learning.policy import Decider
+from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 
 
@@ -80,4 +81,4 @@ class FullKnowledge(Decider):
             layer(part.double(), None, self.problem.known_data.values(told)).best
             for part, told in zip(theta.split(512), table.split(512), strict=True)
         ]
-        return as_given({v: torch.cat([part[v] for part in parts]) for v in parts[0]}, Z)
+        return as_given(keyed_as(parts[0], {v: torch.cat([part[v] for part in parts]) for v in parts[0]}), Z)

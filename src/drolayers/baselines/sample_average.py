@@ -15,6 +15,7 @@ from drolayers.known import Known
 from drolayers.learning.data import examples
 from drolayers.learning.policy import Decider
 from drolayers.nominal import KNN, NominalDistribution
+from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 
 
@@ -51,7 +52,7 @@ class SampleAverage(Decider):
             atoms, weights = (part.expand(count, *part.shape[1:]) for part in (self.atoms_, self.weights_))
             return as_given(self.model_.decide(atoms, weights, table), Z)
         repeated = {v: value.expand(count, *value.shape[1:]).clone() for v, value in self.decision_.items()}
-        return as_given(repeated, Z)
+        return as_given(keyed_as(self.decision_, repeated), Z)
 
 
 @final

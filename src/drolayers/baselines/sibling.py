@@ -15,6 +15,7 @@ from drolayers.ambiguity.reweighted import Empirical
 from drolayers.cost.rules import over_one_set
 from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
+from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 from drolayers.support import Reals
 from drolayers.uncertainty import Uncertain
@@ -92,4 +93,4 @@ class ExpectedCost:
         for some, omega, told in zip(atoms.split(chunk), weights.split(chunk), table.split(chunk), strict=True):
             values = None if known is None else self.known_data.values(told)
             parts.append(self.layer(some.new_zeros(len(some), 0), (some, omega), values).best)
-        return {variable: torch.cat([part[variable] for part in parts]) for variable in parts[0]}
+        return keyed_as(parts[0], {variable: torch.cat([part[variable] for part in parts]) for variable in parts[0]})

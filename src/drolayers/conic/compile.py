@@ -154,7 +154,8 @@ def compile_program(
         P_map=P_map,
         constant_map=constant_map,
         variables=tuple(
-            Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id)) for v in problem.variables()
+            Slot(v.name(), int(canonical.var_id_to_col[v.id]), tuple(v.shape), int(v.id), v)
+            for v in problem.variables()
         ),
         parameters=slots,
         integers=_long(column),
@@ -346,7 +347,7 @@ def _layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[Slot, 
     """Where parameters stand among the features, and CVXPY's column for each feature (-2 for one that is unused)."""
     slots, order, offset = [], [], 0
     for parameter in listed:
-        slots.append(Slot(parameter.name(), offset, tuple(parameter.shape), int(parameter.id)))
+        slots.append(Slot(parameter.name(), offset, tuple(parameter.shape), int(parameter.id), parameter))
         first = canonical.param_id_to_col.get(parameter.id)  # type: ignore[attr-defined]
         if first is None:
             order.append(np.full(parameter.size, _UNUSED))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from drolayers.conic.stored import check_program
 from drolayers.conic.transforms import wraps_all
 from drolayers.errors import ModelError, ShapeError
 from drolayers.files import load, must, save
+from drolayers.numbering import Numbered
 
 FORMAT = 2
 
@@ -150,11 +151,22 @@ class Slot:
     offset: int
     shape: tuple[int, ...]
     key: int = -1
+    leaf: Any = field(default=None, compare=False, repr=False)
+    """The variable or parameter of CVXPY itself, whose number the key is; None where it was read from a file."""
 
     @property
     def size(self) -> int:
         """Number of entries."""
         return int(torch.Size(self.shape).numel())
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What a file says of it."""
+        return {"name": self.name, "offset": self.offset, "shape": self.shape, "key": self.key}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
+        # It never changes, and a copy of a leaf is another one.
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +210,7 @@ def row_index(indptr: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ConeProgram:
+class ConeProgram(Numbered):
     """The structure of a family of cone programs and the affine map from features to their data.
 
     Matrices are stored by rows (CSR); ``P`` is the full symmetric matrix. Every integer column has its own two rows,
@@ -328,13 +340,22 @@ class ConeProgram:
         lead = x.dim() - 1
         return part.permute(*range(lead), *reversed(range(lead, lead + len(slot.shape))))
 
-    @staticmethod
-    def _slot(slots: tuple[Slot, ...], key: Any) -> Slot:
+    def _slot(self, slots: tuple[Slot, ...], key: Any) -> Slot:
         """The slot of a CVXPY leaf, or of a name."""
-        for slot in slots:
-            if slot.name == key if isinstance(key, str) else slot.key == getattr(key, "id", None):
-                return slot
-        raise ModelError(f"{key} is not part of this program; it has {[slot.name for slot in slots]}.")
+        alike = [slot for slot in slots if slot.name == str(key)]
+        if isinstance(key, str):
+            found = alike
+        else:
+            # By number too, since pickled problems know the variables that they are copies of; but not where others
+            # have these numbers.
+            number = None if self.foreign else getattr(key, "id", None)
+            found = [slot for slot in slots if slot.leaf is key or slot.key == number]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ModelError(f"{len(found)} parts of this program are called {key}: give the variable itself.")
+        advice = f"; its {key} is another one: give the name, or the problem's own" if alike else ""
+        raise ModelError(f"{key} is not part of this program, which has {[slot.name for slot in slots]}{advice}.")
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything numerical, by name."""
@@ -362,8 +383,8 @@ class ConeProgram:
             "format": FORMAT,
             "columns": self.columns,
             "cones": self.cones.given,
-            "variables": [asdict(slot) for slot in self.variables],
-            "parameters": [asdict(slot) for slot in self.parameters],
+            "variables": [slot.header for slot in self.variables],
+            "parameters": [slot.header for slot in self.parameters],
         }
         save(path, header, tensors)
 

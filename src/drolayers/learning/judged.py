@@ -30,6 +30,7 @@ from drolayers.learning.calibration import (
 from drolayers.learning.data import Examples, examples, matrix, same_columns
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
+from drolayers.numbering import RULES, Keyed, keyed_as
 from drolayers.problem import DecisionProblem
 
 UNDECIDED = 0.5
@@ -112,8 +113,9 @@ class Judged(ABC):
         """
         chosen, outcomes, told = self._decided(Z, Y, known)
         if not len(outcomes):
-            return {rule.constraint: float("nan") for rule in self.problem.rules}
-        return {c: float(value) for c, value in self.problem.missed(chosen, outcomes, told).items()}
+            return Keyed({rule.constraint: float("nan") for rule in self.problem.rules}, self.problem, RULES)
+        missed = self.problem.missed(chosen, outcomes, told)
+        return keyed_as(missed, {c: float(value) for c, value in missed.items()})
 
     def calibrate(
         self,
@@ -213,7 +215,8 @@ class Judged(ABC):
         spread = float(cost.std()) if solved > 1 else float("nan")
         certified = disappointed(decision.value[decision.ok], cost, self.seed)
         error = spread / max(solved, 1) ** 0.5
-        return Report(len(decision.status), solved, mean, error, certified, covered, found)
+        by_rule = Keyed(found, self.problem, RULES)
+        return Report(len(decision.status), solved, mean, error, certified, covered, by_rule)
 
     def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """Decisions, outcomes and known data of the items that have a decision."""

@@ -38,6 +38,7 @@ from drolayers.learning.second import SecondTraining
 from drolayers.learning.settings import MARGIN, Network, Settings, Stage, Trainer, check_places
 from drolayers.learning.training import alone, claim
 from drolayers.nominal import KNN, NominalDistribution
+from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
 from drolayers.writing import writing
@@ -298,7 +299,9 @@ class DecisionFocusedLearner(Judged, Decider):
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
         best = self.decision(Z, known).best
-        return best if isinstance(Z, Tensor) else {variable: value.numpy() for variable, value in best.items()}
+        if isinstance(Z, Tensor):
+            return best
+        return keyed_as(best, {variable: value.numpy() for variable, value in best.items()})
 
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
