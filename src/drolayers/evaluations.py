@@ -14,6 +14,7 @@ from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.theta import columns
+from drolayers.amounts import Told
 from drolayers.conic import ConeProgram, Engine, Solution
 from drolayers.conic.elastic import endless
 from drolayers.conic.transforms import refuse_transforms
@@ -92,12 +93,12 @@ class Evaluations:
         rates = [torch.where(ok[:, None], rate, zero + torch.nan) for rate in found]
         slopes = [probe.unit * solution.variable(probe.values).detach() for probe in probes.rows]
         if not isinstance(ambiguity, Mixture):
-            return _attaining(ambiguity, part.everywhere, probes.rows[0], given.nominal, rates, slopes[0])
+            return _attaining(ambiguity, part.everywhere, probes.rows[0], given.nominal, rates, slopes[0], given.told)
         # Relative to the event, whose probability is the derivative in its value.
         around, shares, parts = ambiguity.split(given.nominal), rates.pop(), []
         for s, event in enumerate(ambiguity.sets):
             own = [rate / shares[:, s : s + 1].clamp(min=RARE) for rate in rates[2 * s : 2 * s + 2]]
-            parts.append(_attaining(event, part.everywhere, probes.rows[s], around[s], own, slopes[s]))
+            parts.append(_attaining(event, part.everywhere, probes.rows[s], around[s], own, slopes[s], given.told))
         return mixture(parts, shares.cpu(), ambiguity.starts)
 
     def _program(self, part: Part) -> tuple[ConeProgram, Probes]:
@@ -167,6 +168,7 @@ def _attaining(
     nominal: Nominal | None,
     rates: Sequence[Tensor],
     slopes: Float[Tensor, "batch entry"],
+    told: Told | None,
 ) -> WorstCaseDistribution:
     """The distribution of one set, from the derivatives in its rows' slopes and offsets."""
     means, masses = rates
@@ -177,4 +179,5 @@ def _attaining(
     weights = torch.ones(len(masses), 1) if around is None else around.weights
     if everywhere and around is not None:
         weights, masses, means = concentrated(probe.rows, weights, masses, means)
-    return worst_distribution(probe.rows, ambiguity.y.shape, weights, masses, means, slopes, ambiguity.escapes)
+    found = worst_distribution(probe.rows, ambiguity.y.shape, weights, masses, means, slopes, ambiguity.escapes)
+    return found.on(ambiguity.y.support, told)

@@ -9,7 +9,7 @@ joins them without changing costs or moments.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from drolayers.ambiguity.base import Mass, Rows
 from drolayers.ambiguity.nominal import Nominal
+from drolayers.amounts import Told
+from drolayers.support import Support
 
 MASS = 1e-7
 """Mass from which a row certainly has an atom."""
@@ -29,6 +31,9 @@ FAR = 1e3
 
 REACH = 1e-6
 """Mass times distance, relative to the largest, below which there is no direction."""
+
+OUTSIDE = 1e-6
+"""Distance from the support, relative to an atom's own, beyond which next to no mass is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +63,20 @@ class WorstCaseDistribution:
     def directions(self) -> Float[Tensor, "batch direction *shape"]:
         """Mass times distance of what escapes to infinity; zeros fill up the batch."""
         return _shaped(self.mass.directions, self.shape)
+
+    def on(self, support: Support, known: Told | None) -> WorstCaseDistribution:
+        """Without next to no mass that lies outside of the support: what noise there is in derivatives.
+
+        Args:
+            support: of y.
+            known: the known data that it holds, by parameter.
+        """
+        atoms, mass = self.mass.atoms, self.mass.probabilities
+        if not atoms.shape[1]:
+            return self
+        outside = support.violation(atoms, known) > OUTSIDE * atoms.abs().amax(2)
+        kept = mass.masked_fill(outside & (mass < MASS), 0.0)
+        return replace(self, mass=replace(self.mass, probabilities=kept))
 
     def __iter__(self) -> Iterator[Tensor]:
         yield self.atoms
