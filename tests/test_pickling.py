@@ -286,7 +286,7 @@ def test_programs_keep_the_numbers_of_their_variables(monkeypatch: pytest.Monkey
         assert ID_COUNTER.count > x.id
     for twin in (program, again, copy.deepcopy(program)):
         assert torch.equal(twin.variable(torch.arange(2.0), x), torch.arange(2.0))
-        with pytest.raises(dro.ModelError, match="its x is another one: give the name, or the problem's own"):
+        with pytest.raises(dro.ModelError, match="whose x is another one: give the name, or the problem's own"):
             twin.variable(torch.arange(2.0), cp.Variable(2, name="x"))
     y = cp.Variable(2, name="x")
     both = dro.conic.compile.compile_program(cp.Problem(cp.Minimize(cp.sum(x + y)), [x >= 1, y >= 1]))

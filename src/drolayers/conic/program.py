@@ -354,8 +354,8 @@ class ConeProgram(Numbered):
             return found[0]
         if found:
             raise ModelError(f"{len(found)} parts of this program are called {key}: give the variable itself.")
-        advice = f"; its {key} is another one: give the name, or the problem's own" if alike else ""
-        raise ModelError(f"{key} is not part of this program, which has {[slot.name for slot in slots]}{advice}.")
+        advice = f", whose {key} is another one: give the name, or the problem's own" if alike else ""
+        raise ModelError(f"{key} is not part of this program; it has {[slot.name for slot in slots]}{advice}.")
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything numerical, by name."""
