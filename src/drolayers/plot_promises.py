@@ -98,8 +98,9 @@ def sets(
     shown = entry(problem.ambiguity.y.shape, coordinate)
     theta = problem.pack({key: torch.as_tensor(value) for key, value in learner.predict_set(Z, known).items()})
     own = problem.sets.parts(theta)[0]
+    told_of_support = supported(problem.ambiguity.y, known, len(own))
     try:
-        inside = (problem.ambiguity.scores(own, data.Y.to(own)) <= HELD).numpy(force=True)
+        inside = (problem.ambiguity.scores(own, data.Y.to(own), told_of_support) <= HELD).numpy(force=True)
     except ModelError as error:
         said = f"{problem.ambiguity!r} holds no outcomes by itself: there is no interval of {shown} to draw."
         raise ModelError(said) from error
