@@ -341,6 +341,10 @@ def test_infinite_costs_keep_no_promise() -> None:
     assert told.disappointment.share.rate == pytest.approx(float((costs > value).double().mean()), abs=0.01)
     assert told.disappointment.low == -np.inf
     assert f"{infinite} rows cost infinitely much" in str(told)
+    panel = dro.plot.certified(model, *fresh)
+    assert any(f"{infinite} infinitely far" in text.get_text() for text in panel.get_legend().get_texts())
+    with pytest.warns(UserWarning, match="loss of the last epoch is infinite"):
+        dear()[1].set_params(training=dro.Stage(1)).fit(*missing(60, 0))
     nothing = torch.full((60,), torch.nan)
     with pytest.raises(dro.ModelError, match="have no cost"):
         descend([1.0], lambda scale: nothing, 0.1, np.random.default_rng(0))
@@ -373,6 +377,7 @@ def test_outcomes_outside_of_the_support_are_covered_by_nothing() -> None:
     assert told.coverage.rate == pytest.approx(0.8, abs=0.1)
     # What is covered costs no more than was certified.
     assert told.disappointment.share.rate <= 1.0 - told.coverage.rate + 1e-9
+    assert len(dro.plot.coverage(model, *draws(100, 0.05)).get_lines()) > 0
     with pytest.raises(
         dro.ModelError, match=r"of 200 calibration outcomes lie outside of the support of y.*coverage=0.9"
     ):

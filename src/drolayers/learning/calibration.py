@@ -487,7 +487,7 @@ def check_unseen(data: Examples, seen: Int[Tensor, "row"], advice: str) -> None:
         warnings.warn(
             f"{met} of {len(data)} calibration rows are equal to rows that were trained or validated on, about as "
             "often as those are equal to one another: so are independent rows of data that take few values, but if "
-            "they are copies, sets look better than they are and what is promised does not hold: drop copies before data are "
-            "split.",
+            "they are copies, sets look better than they are and what is promised does not hold: drop copies before "
+            "data are split.",
             stacklevel=4,
         )
