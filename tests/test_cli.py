@@ -7,12 +7,15 @@ import sys
 from io import StringIO
 from pathlib import Path
 
+import cvxpy as cp
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import drolayers as dro
 from drolayers import tables
-from drolayers.cli import _Own, app
+from drolayers.cli import _compare, _Own, _Table, app
 
 ROOT = Path(__file__).parents[1]
 ASSETS = """
@@ -258,3 +261,18 @@ learner = dro.DecisionFocusedLearner(problem, pretraining=dro.Stage(epochs=1), t
     assert result.exit_code == 0, result.output
     header = next(csv.reader(StringIO(result.stdout)))
     assert header == [*(f"stock_{k}" for k in range(1, 6)), "status"]
+
+
+def test_infinite_costs_are_counted_and_leave_no_mean() -> None:
+    y, x, v = dro.Uncertain(1), cp.Variable(1, nonneg=True), cp.Variable(1, nonneg=True)
+    cost = cp.sum(x) + dro.recourse(cp.Minimize(3 * cp.sum(v)), [v >= y - x, v <= 1])
+    problem = dro.DecisionProblem(cost, [], dro.Divergence(y, 4))
+    outcomes = torch.tensor([[1.0]] * 20 + [[1.5]] * 3 + [[9.0]]).double()
+    data = _Table(torch.zeros(24, 1).double(), outcomes, None)
+    (row,) = _compare(problem, {}, data, 20)
+    assert (row["decided"], row["infinite"]) == (4, 1)
+    assert row["mean cost"] is row["standard error"] is None
+    (row,) = _compare(problem, {}, data[:23], 20)
+    assert row["decided"] == 3
+    assert "infinite" not in row
+    assert row["mean cost"] == pytest.approx(2.5)

@@ -265,7 +265,7 @@ def _learn(own: _Own, folder: Path, data: _Table, resume: bool, progress: bool) 
 def _compare(
     problem: DecisionProblem, learners: dict[str, DecisionFocusedLearner], data: _Table, kept: int
 ) -> list[dict[str, Any]]:
-    """Mean costs on the rows behind the first ``kept``, with their standard errors."""
+    """Mean costs on the rows behind the first ``kept``, with their standard errors; none where some are infinite."""
     from drolayers.baselines import WeightedSampleAverage
 
     first, rest = data[:kept], data[kept:]
@@ -278,11 +278,15 @@ def _compare(
     for name, policy in policies.items():
         decided = policy.decide(rest.Z, rest.known)
         cost = problem.loss(decided, rest.Y, rest.known)
-        cost = cost[cost.isfinite()]
-        error = float(cost.std() / len(cost) ** 0.5) if len(cost) > 1 else None
-        mean = float(cost.mean()) if len(cost) else None
-        rows.append({"method": name, "mean cost": mean, "standard error": error, "decided": len(cost)})
-    return rows
+        cost = cost[~cost.isnan()]
+        infinite = int(cost.isinf().sum())
+        # JSON has no infinity: where some costs are infinite there is no mean, and their number says why.
+        error = float(cost.std() / len(cost) ** 0.5) if len(cost) > 1 and not infinite else None
+        mean = float(cost.mean()) if len(cost) and not infinite else None
+        found = {"method": name, "mean cost": mean, "standard error": error, "decided": len(cost)}
+        rows.append(found | {"infinite": infinite})
+    some = any(row["infinite"] for row in rows)
+    return rows if some else [{key: value for key, value in row.items() if key != "infinite"} for row in rows]
 
 
 def _show(title: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -50,7 +50,9 @@ def coverage(
     if told is None or not len(told):
         raise ModelError("This learner was not calibrated by coverage: call calibrate(Z, Y, coverage=0.9) first.")
     wanted = np.linspace(0.5, 0.98, 13) if levels is None else np.atleast_1d(np.asarray(levels, dtype=float))
-    wanted = wanted[[0.0 < level < 1.0 and rank(len(told), level) <= len(told) for level in wanted]]
+    # Some outcomes may be in no set, however large.
+    held = int(told.isfinite().sum())
+    wanted = wanted[[0.0 < level < 1.0 and rank(len(told), level) <= held for level in wanted]]
     if not wanted.size:
         raise ModelError(f"None of the levels can be had from {len(told)} calibration rows: give smaller ones.")
     found = scores(learner.pipeline_, learner.rows(Z, Y, known)) * learner.pipeline_.scale
@@ -98,8 +100,9 @@ def sets(
     shown = entry(problem.ambiguity.y.shape, coordinate)
     theta = problem.pack({key: torch.as_tensor(value) for key, value in learner.predict_set(Z, known).items()})
     own = problem.sets.parts(theta)[0]
+    told_of_support = supported(problem.ambiguity.y, known, len(own))
     try:
-        inside = (problem.ambiguity.scores(own, data.Y.to(own)) <= HELD).numpy(force=True)
+        inside = (problem.ambiguity.scores(own, data.Y.to(own), told_of_support) <= HELD).numpy(force=True)
     except ModelError as error:
         said = f"{problem.ambiguity!r} holds no outcomes by itself: there is no interval of {shown} to draw."
         raise ModelError(said) from error
@@ -166,10 +169,13 @@ def certified(
     cost = learner.costs(Z, Y, known)[ok].numpy()
     value = decision.value[ok].numpy()
     panel = panels(axes, 1)[0]
-    ends = [min(value.min(), cost.min()), max(value.max(), cost.max())]
+    finite = np.isfinite(cost)
+    ends = [min(value.min(), cost[finite].min(initial=np.inf)), max(value.max(), cost[finite].max(initial=-np.inf))]
     panel.plot(ends, ends, color=NOMINAL, ls="--", label="as certified")
-    panel.scatter(value, cost, s=10, alpha=0.5, color=PLAIN, lw=0, label=f"rows, {told.share.rate:.0%} above")
-    panel.scatter([told.certified], [told.realised], marker="X", s=80, color=WORST, label="their means", zorder=3)
+    label = f"rows, {told.share.rate:.0%} above" + (f", {told.infinite} infinitely far" if told.infinite else "")
+    panel.scatter(value[finite], cost[finite], s=10, alpha=0.5, color=PLAIN, lw=0, label=label)
+    if np.isfinite(told.realised):
+        panel.scatter([told.certified], [told.realised], marker="X", s=80, color=WORST, label="their means", zorder=3)
     panel.set(xlabel="certified: worst-case expected cost", ylabel="cost")
     panel.legend(frameon=False)
     return panel

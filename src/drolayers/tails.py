@@ -26,7 +26,9 @@ def threshold(
 
 def excess(values: Tensor, tau: Tensor, level: float) -> Tensor:
     """τ + (value - τ)⁺ / (1 - level), of which the CVaR is the least mean over τ (Rockafellar and Uryasev)."""
-    return tau + (values - tau).clamp(min=0.0) / (1.0 - level)
+    # Infinity is not beyond itself.
+    beyond = torch.where(tau.isinf() & (values == tau), 0.0, values - tau)
+    return tau + beyond.clamp(min=0.0) / (1.0 - level)
 
 
 def cvar(
@@ -56,10 +58,10 @@ def worst_weights(values: Float[Tensor, "point"], radius: float) -> Float[Tensor
 
     They are proportional to (v_i - η)⁺ (Namkoong and Duchi, 2017). Their divergence grows with η, and is explicit
     between two points: with mean m and variance s² of the k points above η it is radius where
-    (m - η)² ((1 + radius) k/n - 1) = s².
+    (m - η)² ((1 + radius) k/n - 1) = s². Where some are infinite, equal ones have an infinite mean already.
     """
     count = len(values)
-    if not count or radius == 0.0:
+    if not count or radius == 0.0 or bool(values.isposinf().any()):
         return torch.full_like(values, 1.0 / max(count, 1))
     below, order = (values.max() - values).sort()
     size = float(below[-1])

@@ -107,3 +107,34 @@ def test_divergences_scale_by_their_radius() -> None:
     cost = nominal[0][0] @ torch.as_tensor(SLOPE)
     found = worst(ambiguity, ambiguity.scaled(torch.full((1, 1), 0.01).double(), 4.0), nominal)
     assert float(found) == pytest.approx(float(cost.mean() + 0.2 * cost.std(unbiased=False)), rel=1e-6)
+
+
+def test_outcomes_outside_of_the_support_are_in_no_multiple_of_a_set() -> None:
+    """By more than rounding; a scaled set's worst case is not below the cost at an outcome with a finite score."""
+    y, x = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(1, nonneg=True)
+    cost = cp.sum(x) + cp.sum(cp.maximum(4 * (y - x), 2 * (x - y)))
+    outcomes = torch.tensor([[-0.9], [-1e-9], [0.0], [0.7], [3.0]], dtype=torch.float64)
+    for ambiguity, theta in (
+        (dro.MomentSet(y, [dro.moments.SquaredNorm()]), [[0.0, 1.0]]),
+        (dro.Outcomes(y, "box"), [[0.0, 1.0]]),
+    ):
+        problem = dro.DecisionProblem(cost, [], ambiguity)
+        start = torch.tensor(theta, dtype=torch.float64)
+        scores = ambiguity.scores(start, outcomes)
+        assert scores.isinf().tolist() == [True, False, False, False, False]
+        assert problem.sets.scores(start.expand(5, -1), outcomes).tolist() == scores.tolist()
+        kept = scores.isfinite()
+        sets = ambiguity.scaled(start, scores[kept].clamp(min=1e-6))
+        stock = {x: torch.ones(int(kept.sum()), 1, dtype=torch.float64)}
+        assert bool((problem.worst_case_cost(stock, sets) >= problem.loss(stock, outcomes[kept]) - 1e-4).all())
+
+
+def test_supports_with_known_data_say_which_outcomes_they_hold() -> None:
+    top = cp.Parameter(2, name="top")
+    y = dro.Uncertain(2, support=dro.support.Box(0.0, top))
+    ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    theta, known = torch.tensor([[0.0, 0.0, 1.0]]).double(), {top: torch.tensor([[1.0, 1.0], [1.0, 3.0]]).double()}
+    found = ambiguity.scores(theta, torch.tensor([[0.5, 2.0]] * 2).double(), known)
+    assert found.isinf().tolist() == [True, False]
+    with pytest.raises(dro.ShapeError, match="needs known data for"):
+        ambiguity.scores(theta, torch.ones(1, 2).double())

@@ -13,8 +13,21 @@ from sklearn.base import clone
 
 import drolayers as dro
 from drolayers.conic import make_engine
-from drolayers.learning.calibration import Share, conformal, descend, lower_bound, rank
+from drolayers.learning.calibration import (
+    Share,
+    check_enough,
+    conformal,
+    descend,
+    differences,
+    disappointed,
+    enough,
+    fingerprint,
+    lower_bound,
+    met_again,
+    rank,
+)
 from drolayers.learning.covering import crossed
+from drolayers.learning.data import Examples
 from drolayers.learning.storage import FORMAT, read_header
 from tests.learning.small import learner, sales, shop
 
@@ -90,16 +103,16 @@ def test_the_scale_of_a_disappointment_is_the_last_that_holds() -> None:
 @pytest.mark.parametrize("ambiguity", ["square", "ball"])
 def test_decisions_are_those_of_the_scaled_sets(ambiguity: str, tmp_path: Path) -> None:
     """And stay so in a saved learner, which knows what it was trained on."""
-    Z, Y = sales(40)
+    Z, Y = sales(125)
     stand = shop(False, ambiguity)
     model = learner(stand.problem).fit(Z, Y, calibration_share=0.3)
-    assert len(model.calibration_rows_) == 12
+    assert len(model.calibration_rows_) == 37
     before = {name: value.copy() for name, value in model.predict_set(Z).items()}
     found = model.calibrate(disappointment=0.3, scales=[30.0, 20.0])
     assert found.scale == 20.0
     name, power = ("0.sigma", 2) if ambiguity == "square" else ("radius", 1)
     np.testing.assert_allclose(model.predict_set(Z)[name], before[name] * 20.0**power)
-    theta = torch.as_tensor(np.column_stack([v.reshape(40, -1) for v in model.predict_set(Z).values()]))
+    theta = torch.as_tensor(np.column_stack([v.reshape(125, -1) for v in model.predict_set(Z).values()]))
     nominal = model.pipeline_.nominal(torch.as_tensor(Z)) if ambiguity == "ball" else None
     value = stand.problem.worst_case_cost(model.decide(torch.as_tensor(Z)), theta, nominal)
     np.testing.assert_allclose(model.decision(Z).value, value, rtol=1e-5)
@@ -124,10 +137,13 @@ def test_what_cannot_be_calibrated() -> None:
         ({"coverage": 0.9}, "needs 9 calibration rows at least, not 8"),
         ({"coverage": 1.0}, "between 0 and 1"),
         ({"disappointment": 0.1, "scales": [0.0]}, "positive"),
-        ({"disappointment": 0.1, "scales": [1e-3]}, "larger scales"),
+        ({"disappointment": 0.1}, "needs 59 calibration rows at least, not 8"),
+        ({"disappointment": 0.1, "scales": 2.0}, "non-empty list of positive numbers, not 2.0"),
     ):
         with pytest.raises(dro.ModelError, match=says):
             model.calibrate(*fresh, **settings)
+    with pytest.raises(dro.ModelError, match="larger scales"):
+        model.calibrate(*sales(60, 1), disappointment=0.1, scales=[1e-3])
     assert model.pipeline_.scale == 1.0
     with pytest.raises(dro.ModelError, match="1 of 9 calibration rows"):
         model.calibrate(np.vstack([fresh[0], Z[3:4]]), np.vstack([fresh[1], Y[3:4]]), coverage=0.8)
@@ -164,13 +180,16 @@ def test_a_report_of_one_row(recwarn: pytest.WarningsRecorder) -> None:
     assert np.isnan(told.error)
     assert told.disappointment.low == -np.inf
     assert not recwarn.list
-    with pytest.raises(dro.ModelError, match="more rows"):
+    with pytest.raises(dro.ModelError, match="needs 59 calibration rows"):
         here.calibrate(Z, Y, disappointment=0.1)
 
 
 def test_ranks_and_intervals() -> None:
     assert [rank(9, 0.9), rank(39, 0.9), rank(19, 0.95), rank(8, 0.9)] == [9, 36, 19, 9]
     assert conformal(torch.arange(9.0).flip(0) + 1, 0.9) == 9.0
+    with pytest.raises(dro.ModelError, match="needs 9999 calibration rows at least, not 9998"):
+        check_enough(9998, 0.9999)
+    check_enough(9999, 0.9999)
     # Clopper and Pearson's own example of tables: 10 of 20.
     share = Share.of(10, 20)
     assert (share.low, share.high) == pytest.approx((0.2720, 0.7280), abs=1e-4)
@@ -266,7 +285,8 @@ def test_rows_are_known_again_in_single_precision_and_not_where_data_take_few_va
     rng = np.random.default_rng(0)
     few = [(rng.integers(0, 2, (200, 2)), rng.integers(1, 4, (200, 2))) for _ in range(2)]
     model = linear("box").fit(*few[0])
-    assert model.calibrate(*few[1], coverage=0.5).rows == 200
+    with pytest.warns(UserWarning, match="200 of 200 calibration rows are equal to rows .* drop copies"):
+        assert model.calibrate(*few[1], coverage=0.5).rows == 200
 
 
 def test_columns_are_those_of_training() -> None:
@@ -290,3 +310,183 @@ def test_columns_are_those_of_training() -> None:
             policy.decide(frames[0][["b", "a"]])
     with pytest.raises(dro.ModelError, match="certifies nothing"):
         dro.plot.certified(policy, *frames)
+
+
+def dear() -> tuple[dro.DecisionProblem, dro.DecisionFocusedLearner]:
+    """Where more than one unit is missing, no second stage helps."""
+    y, x, v = (
+        dro.Uncertain(1, support=dro.support.Nonnegative()),
+        cp.Variable(1, nonneg=True),
+        cp.Variable(1, nonneg=True),
+    )
+    cost = cp.sum(x) + dro.recourse(cp.Minimize(3 * cp.sum(v)), [v >= y - x, v <= 1])
+    problem = dro.DecisionProblem(cost, [], dro.Wasserstein(y, 10, order=np.inf, norm=np.inf))
+    return problem, learner(problem, nominal=dro.nominal.KNN(k=10), projection=None, training=None)
+
+
+def missing(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    Z = rng.uniform(size=(count, 1))
+    return Z, 3.0 + Z + rng.exponential(size=(count, 1))
+
+
+def test_infinite_costs_keep_no_promise() -> None:
+    model, fresh = dear()[1].fit(*missing(100, 0)), missing(300, 1)
+    with pytest.raises(dro.ModelError, match=r"At scale 8, .* of 80 rows cost infinitely much"):
+        model.calibrate(*missing(80, 2), disappointment=0.1)
+    costs, value = model.costs(*fresh), model.decision(fresh[0]).value
+    told, infinite = model.report(*fresh), int(costs.isinf().sum())
+    assert 0 < infinite < 300
+    assert told.disappointment.infinite == infinite
+    assert told.disappointment.share.rate == pytest.approx(float((costs > value).double().mean()), abs=0.01)
+    assert told.disappointment.low == -np.inf
+    assert f"{infinite} rows cost infinitely much" in str(told)
+    panel = dro.plot.certified(model, *fresh)
+    assert any(f"{infinite} infinitely far" in text.get_text() for text in panel.get_legend().get_texts())
+    with pytest.warns(UserWarning, match="loss of the last epoch is infinite"):
+        dear()[1].set_params(training=dro.Stage(1)).fit(*missing(60, 0))
+    nothing = torch.full((60,), torch.nan)
+    with pytest.raises(dro.ModelError, match="have no cost"):
+        descend([1.0], lambda scale: nothing, 0.1, np.random.default_rng(0))
+    # A larger scale that keeps the promise is kept.
+    gaps = {2.0: torch.linspace(1, 2, 60), 1.0: torch.tensor([1.0] * 59 + [-torch.inf])}
+    assert descend([1.0, 2.0], gaps.__getitem__, 0.1, np.random.default_rng(0))[0] == 2.0
+
+
+def test_what_is_infinite_or_no_number_is_above_its_certificate() -> None:
+    certified, realised = torch.ones(5), torch.tensor([torch.inf, 2.0, 1.0 + 1e-8, 0.5, torch.nan])
+    told = disappointed(certified, realised, 0)
+    assert told.share.rate == 0.6
+    assert told.infinite == 1
+
+
+def test_outcomes_outside_of_the_support_are_covered_by_nothing() -> None:
+    y = dro.Uncertain(1, support=dro.support.Nonnegative())
+    x = cp.Variable(1, nonneg=True)
+    cost = cp.sum(x) + cp.sum(cp.maximum(4 * (y - x), 2 * (x - y)))
+    problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    rng = np.random.default_rng(0)
+
+    def draws(count: int, below: float) -> tuple[np.ndarray, np.ndarray]:
+        Z = rng.uniform(size=(count, 1))
+        return Z, np.where(rng.uniform(size=(count, 1)) < below, -0.5, 0.2 + Z + rng.uniform(size=(count, 1)))
+
+    model = learner(problem, projection=None, training=None).fit(*draws(100, 0.05))
+    model.calibrate(*draws(200, 0.05), coverage=0.8)
+    told = model.report(*draws(500, 0.05))
+    assert told.coverage.rate == pytest.approx(0.8, abs=0.1)
+    # What is covered costs no more than was certified.
+    assert told.disappointment.share.rate <= 1.0 - told.coverage.rate + 1e-9
+    assert len(dro.plot.coverage(model, *draws(100, 0.05)).get_lines()) > 0
+    with pytest.raises(
+        dro.ModelError, match=r"of 200 calibration outcomes lie outside of the support of y.*coverage=0.9"
+    ):
+        model.calibrate(*draws(200, 0.3), coverage=0.9)
+    shaped = model.set_params(training=dro.Stage(2, coverage=0.9))
+    with pytest.raises(dro.ModelError, match="training outcomes lie outside of the support"):
+        shaped.fit(*draws(100, 0.3))
+
+
+def whole(count: int, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Data that take few values."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 7, (count, 1)).astype(float), rng.poisson(8, (count, 1)).astype(float)
+
+
+def closed(count: int, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """One in twenty is a day on which nothing happens."""
+    rng = np.random.default_rng(seed)
+    shut = rng.uniform(size=(count, 1)) < 0.05
+    return np.where(shut, 0.0, rng.normal(size=(count, 2))), np.where(shut, 0.0, rng.normal(size=(count, 1)))
+
+
+def prices(count: int, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """In cents, of which two rarely have the same, in another unit."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 10_000, (count, 1)) / 2713.83, rng.integers(0, 3, (count, 1)) / 0.8165
+
+
+def table(pair: tuple[np.ndarray, np.ndarray]) -> Examples:
+    return Examples(*(torch.as_tensor(part) for part in pair))
+
+
+@pytest.mark.parametrize("kind", [whole, closed, prices])
+@pytest.mark.parametrize("count", [9, 60, 300, 600])
+def test_independent_rows_that_are_equal_by_chance_are_not_refused(kind, count: int) -> None:
+    for k in range(40):
+        assert not met_again(table(kind(count, [k, 1])), fingerprint(table(kind(300, [k, 0]))))
+
+
+@pytest.mark.parametrize(("kind", "copies"), [(closed, 3), (prices, 60)])
+def test_copies_among_rows_that_are_equal_by_chance_are_found(kind, copies: int) -> None:
+    for k in range(10):
+        seen, fresh = kind(300, [k, 0]), kind(90, [k, 1])
+        mixed = [np.concatenate([a[:copies], b[copies:]]) for a, b in zip(seen, fresh, strict=True)]
+        assert met_again(table(mixed), fingerprint(table(seen))) >= copies
+
+
+def test_rows_that_are_held_out_are_checked_before_anything_is_trained() -> None:
+    """Where all rows are there four times nothing tells copies from data, but for the table itself."""
+    Z, Y = (np.repeat(part, 4, 0) for part in draw(60, 0))
+    with pytest.warns(UserWarning, match="72 of 72 calibration rows are equal to .* drop copies before data are split"):
+        model = linear("box").fit(Z, Y, calibration_share=0.3)
+    with pytest.raises(dro.ModelError, match="240 of 240"):
+        linear("box").fit(Z, Y).calibrate(Z, Y, coverage=0.9)
+    few = [np.concatenate([part, part[:4]]) for part in draw(60, 0)]
+    model.set_params(pretraining=dro.Stage(10**6))
+    with pytest.raises(dro.ModelError, match=r"calibration rows are equal to .*: drop copies before data are split"):
+        model.fit(*few, calibration_share=0.5)
+
+
+def test_equal_gaps_and_few_rows_promise_nothing() -> None:
+    rng = np.random.default_rng(0)
+    assert lower_bound(torch.ones(50), 0.1, rng) == -np.inf
+    noise = 1e-9 * torch.as_tensor(rng.normal(size=50))
+    assert lower_bound(differences(5.0 + noise, torch.full((50,), 3.0)), 0.1, rng) == -np.inf
+    with pytest.raises(dro.ModelError, match="differ by the same, 2, in all 50 rows"):
+        descend([1.0], lambda scale: torch.full((50,), 2.0), 0.1, rng)
+    assert [enough(beta) for beta in (0.3, 0.1, 0.05)] == [37, 59, 72]
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.1, 0.2])
+def test_so_many_rows_keep_promises_on_what_is_rare(beta: float) -> None:
+    """Costs of 20 at one row in twenty, certified at 1/2: the mean gap is negative, and promised rarely."""
+    rng, broken, draws = np.random.default_rng(5), 0, 300
+    for _ in range(draws):
+        gaps = 0.5 + 0.1 * rng.normal(size=enough(beta)) - np.where(rng.uniform(size=enough(beta)) < 0.05, 20.0, 0.0)
+        broken += lower_bound(torch.as_tensor(gaps), beta, rng) >= 0.0
+    assert broken / draws <= beta + 2 * np.sqrt(beta * (1 - beta) / draws)
+
+
+def test_fragility_certifies_no_cost() -> None:
+    y = dro.Uncertain(2, support=dro.support.Nonnegative())
+    x = cp.Variable(2, nonneg=True)
+    cost = dro.fragility(cp.sum(x) + cp.sum(cp.maximum(4 * (y - x), x - y)), 25.0)
+    problem = dro.DecisionProblem(cost, [], dro.Wasserstein(y, 5))
+    model = learner(problem, training=None).fit(*sales(40))
+    for asked in (
+        lambda: model.calibrate(*sales(60, 1), disappointment=0.1),
+        lambda: model.disappointment(*sales(60, 1)),
+    ):
+        with pytest.raises(dro.ModelError, match="a cost per distance"):
+            asked()
+    told = model.report(*sales(60, 1))
+    assert told.disappointment is None
+    assert "certificates   none" in str(told)
+    with pytest.raises(dro.ModelError, match="a cost per distance"):
+        model.set_params(training=dro.Stage(1), objective=dro.objectives.Certificate(0.8)).fit(*sales(40))
+
+
+def test_the_coverage_of_a_report_is_that_of_decided_rows() -> None:
+    y, x = dro.Uncertain(1), cp.Variable(1, nonneg=True)
+    least = cp.Parameter(1, name="least")
+    problem = dro.DecisionProblem(
+        cp.sum(x) + 4 * cp.sum(cp.pos(y - x)), [x <= 2, x >= least], dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    )
+    rng = np.random.default_rng(0)
+    Z, Y = rng.uniform(size=(80, 1)), rng.normal(size=(80, 1))
+    model = learner(problem, projection=None, training=None).fit(Z, Y, known={"least": np.zeros((80, 1))})
+    known = {"least": np.where(np.arange(80)[:, None] < 30, 3.0, 0.0)}
+    told = model.report(Z, Y, known)
+    assert (told.rows, told.decided, told.coverage.rows) == (80, 50, 50)
+    assert told.coverage == model.coverage(Z[30:], Y[30:], {"least": np.zeros((50, 1))})

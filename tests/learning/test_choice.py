@@ -13,6 +13,7 @@ from sklearn.model_selection import KFold, RepeatedKFold, TimeSeriesSplit
 import drolayers as dro
 from drolayers.tails import worst_weights
 from tests.learning.small import learner, sales, shop
+from tests.learning.test_calibration import dear, missing
 from tests.learning.test_known import Shelf
 from tests.learning.test_known import data as shelf_data
 
@@ -118,3 +119,44 @@ def test_choices_that_make_no_sense(settings, says: str) -> None:
     settings = {"candidates": learner(STAND.problem, training=None), **settings}
     with pytest.raises(dro.ModelError, match=says):
         dro.choose(settings.pop("candidates"), *sales(12), **settings)
+
+
+def test_infinite_costs_and_criteria_are_told_as_such() -> None:
+    problem, _ = dear()
+    policy, data = dro.baselines.WeightedSampleAverage(problem, dro.nominal.KNN(k=10)), missing(100, 0)
+    for criterion in ("mean", dro.objectives.CVaR(0.9), dro.objectives.Shift(0.5)):
+        with pytest.raises(dro.ModelError, match=r"candidate 0: \d+ rows cost infinitely much"):
+            dro.choose(policy, *data, cv=2, criterion=criterion)
+    with pytest.raises(dro.ModelError, match=r"candidate 0: .* infinitely much"):
+        dro.choose(policy, *data, cv=2, criterion=lambda c, Z, Y: np.inf)
+    average = dro.baselines.SampleAverage(STAND.problem)
+    for value, says in (
+        (np.inf, "candidate 0: the criterion is infinite"),
+        (-np.inf, "criterion of candidate 0 is -inf"),
+        (np.ones(3), r"one number for all costs, not an array of shape \(3,\)"),
+        ("little", "one number, not 'little'"),
+        (None, "is no number"),
+    ):
+        with pytest.raises(dro.ModelError, match=says):
+            dro.choose(average, *sales(12), cv=2, criterion=lambda c, Z, Y, value=value: value)
+    # One that is finite wins.
+    values = iter([np.inf, 1.0, 1.0, 1.0])
+    rich = dro.choose(
+        {"poor": average, "rich": dro.baselines.SampleAverage(STAND.problem)},
+        *sales(12),
+        cv=2,
+        criterion=lambda c, Z, Y: next(values),
+        refit=False,
+    )
+    assert rich.chosen.name == "rich"
+    assert "poor: inf, since the criterion is infinite" in str(rich)
+
+
+def test_names_and_sizes_that_choose_cannot_know() -> None:
+    average = dro.baselines.SampleAverage(STAND.problem)
+    with pytest.raises(dro.ModelError, match="one name as text"):
+        dro.choose({1: average, "1": average}, *sales(12))
+    shaped = learner(STAND.problem, training__coverage=0.8, projection=None)
+    with pytest.raises(dro.ModelError, match=r"Candidate 0 is trained with Stage\(coverage=.*scales="):
+        dro.choose(shaped, *sales(30), cv=2)
+    assert dro.choose(shaped, *sales(30), cv=2, scales=[1.0, 2.0]).best.calibration_.by == "choice"

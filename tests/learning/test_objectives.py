@@ -137,3 +137,21 @@ def test_validation_is_of_all_rows_at_once() -> None:
 def test_objectives_that_make_no_sense(make, says: str) -> None:
     with pytest.raises(dro.ModelError, match=says):
         make()
+
+
+@pytest.mark.parametrize("share", [1, 3, 8])
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+def test_infinite_costs_have_an_infinite_loss_and_leave_gradients_alone(objective, share: int) -> None:
+    """Where some, more than the tail, or all cost infinitely much: never NaN."""
+    y, x, v = dro.Uncertain(1, support=dro.support.Box(0, 2)), cp.Variable(1, nonneg=True), cp.Variable(1, nonneg=True)
+    cost = cp.sum(x) + dro.recourse(cp.Minimize(3 * cp.sum(v)), [v >= y - x, v <= 1])
+    problem = dro.DecisionProblem(cost, [x <= 5], dro.MomentSet(y, [dro.moments.Mean(sigma=None)]))
+    theta = torch.tensor([[1.0, 0.5]]).double().repeat(8, 1).requires_grad_()
+    decision = dro.DROLayer(problem)(theta)
+    outcomes = torch.where(torch.arange(8)[:, None] < share, 9.0, 1.0).double()
+    loss = objective(problem, decision, outcomes)
+    assert loss.detach().sum() == torch.inf
+    (gradient,) = torch.autograd.grad(loss.sum(), theta)
+    assert bool(gradient.isfinite().all())
+    if hasattr(objective, "of"):
+        assert objective.of(problem.loss(decision.best, outcomes).detach()) == torch.inf

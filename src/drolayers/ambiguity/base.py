@@ -23,8 +23,12 @@ from drolayers.ambiguity.theta import Theta
 from drolayers.amounts import Told
 from drolayers.errors import ModelError, ShapeError
 from drolayers.products import kron, tiled, times
-from drolayers.support import Layout, Support
+from drolayers.support import Layout, Reals, Support
 from drolayers.tensors import tensor
+from drolayers.uncertainty import Uncertain
+
+BEYOND = 1e-6
+"""Distance from the support, relative to outcomes, that is put down to rounding, also in single precision."""
 
 Combined = Callable[[cp.Expression], tuple[cp.Expression, Constraints]]
 """From the sums of all scenarios to what is to be summed instead, with its constraints."""
@@ -376,10 +380,42 @@ class AmbiguitySet(Theta, ABC):
             )
         return theta.expand(len(y), -1), y
 
-    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+    def scores(
+        self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"], known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds an outcome by itself; differentiable.
+
+        Where this is at most t, the scaled set's worst case is not below the cost at y, whatever the cost.
+
+        Args:
+            theta: flat; one row serves all outcomes.
+            y: outcomes ``(batch, *shape)``, or flat.
+            known: values of the known data that the support depends on, by parameter.
+
+        Returns:
+            At most 1 where the set holds the outcome, infinite where no multiple of it does: outside of the support.
 
         Raises:
             ModelError: the set has no scale by which to measure outcomes.
         """
+        found = self.scores_anywhere(theta, y)
+        return found.masked_fill(beyond(self.y, y, known).to(found.device), torch.inf)
+
+    def scores_anywhere(
+        self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, "batch"]:
+        """The scores of outcomes, wherever the support ends."""
         raise ModelError(f"{self!r} has no scale for single outcomes: calibrate its value, with disappointment=.")
+
+
+@torch.no_grad()
+def beyond(y: Uncertain, points: Any, known: Told | None = None) -> Bool[Tensor, "batch"]:
+    """Outcomes that lie outside of the support of ``y`` by more than rounding."""
+    outcomes = y.rows(tensor("y", points)).detach().double()
+    if isinstance(y.support, Reals) or not len(outcomes):
+        return torch.zeros(len(outcomes), dtype=torch.bool, device=outcomes.device)
+    size = outcomes.abs().amax(1)
+    # Where an outcome vanishes the others say what is small.
+    allowed = BEYOND * torch.maximum(size, size.median())
+    # NaN, too, is not inside.
+    return ~(y.support.violation(outcomes[:, None], known)[:, 0] <= allowed)

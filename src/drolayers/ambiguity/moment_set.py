@@ -281,13 +281,15 @@ class MomentSet(AmbiguitySet):
             raise ModelError(f"{self!r} has no size to scale: let the bound of a nonnegative moment be learnt.")
         return self.grown(theta, factor, {self.prefixes[i] + "sigma": degree for i, degree in self._powers.items()})
 
-    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+    def scores_anywhere(
+        self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, "batch"]:
         """The smallest t for which the set, scaled by t, holds the distribution that is certain of y; differentiable.
 
-        That is max (g_i(y)/σ_i)^(1/p_i), and infinite where a bound that does not scale forbids it. Where this is at
-        most t, the scaled set's worst case is not below the cost at y, whatever the cost. For a box or an ellipsoid of
-        the mean, ``Mean(sigma=None)`` or ``Norm(2, A=...)``, and a cost that is affine in y it is the worst case over
-        the outcomes of that box or ellipsoid itself, as for ``dro.Outcomes``; for other costs it is more cautious.
+        That is max (g_i(y)/σ_i)^(1/p_i), and infinite where a bound that does not scale forbids it. For a box or an
+        ellipsoid of the mean, ``Mean(sigma=None)`` or ``Norm(2, A=...)``, and a cost that is affine in y the worst case
+        of the set scaled by t is that over the outcomes of that box or ellipsoid itself, as for ``dro.Outcomes``; for
+        other costs it is more cautious.
         """
         theta, y = (part.double() for part in self.beside(theta, y))
         values = self.values(theta, y[:, None])[:, 0].split([m.bounds for m in self.moments], 1)

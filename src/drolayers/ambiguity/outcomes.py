@@ -163,16 +163,10 @@ class Outcomes(Centred):
         largest = u.abs().amax(-1)
         return largest if self.shape == "box" else torch.maximum(largest, u.abs().sum(-1) / self.budget)
 
-    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
-        """The smallest t for which y lies in t·Ω(θ), scaled about its centre; differentiable.
-
-        Args:
-            theta: flat; one row serves all outcomes.
-            y: outcomes ``(batch, *shape)``, or flat.
-
-        Returns:
-            At most 1 where the shape holds the outcome, infinite where no multiple of a flat shape does.
-        """
+    def scores_anywhere(
+        self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, "batch"]:
+        """The smallest t for which y lies in t·Ω(θ), scaled about its centre; infinite where a flat shape has none."""
         theta, y = self.beside(theta, y)
         return self.gauge(self.preimage(theta, y[:, None]))[:, 0].to(theta.dtype)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from drolayers.ambiguity.base import AmbiguitySet
+from drolayers.ambiguity.base import AmbiguitySet, beyond
 from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import Typical
@@ -143,10 +143,19 @@ class Sets(Theta):
         pairs = zip(self.members, self.parts(theta), strict=True)
         return torch.cat([other.scaled(part, factor) if other.size else part for other, part in pairs], 1)
 
-    def scores(self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+    def scores(
+        self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"], known: Told | None = None
+    ) -> Float[Tensor, "batch"]:
         """The smallest t for which every set, scaled by t, holds an outcome by itself; differentiable."""
+        found = self.scores_anywhere(theta, y)
+        return found.masked_fill(beyond(self.y, y, known).to(found.device), torch.inf)
+
+    def scores_anywhere(
+        self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch dim"]
+    ) -> Float[Tensor, "batch"]:
+        """The scores of outcomes, wherever the support ends."""
         pairs = zip(self.members, self.parts(theta), strict=True)
-        return torch.stack([other.scores(part, y) for other, part in pairs]).amax(0)
+        return torch.stack([other.scores_anywhere(part, y) for other, part in pairs]).amax(0)
 
     def suspect(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None

@@ -13,30 +13,52 @@ fixed order, so that the chance of keeping a scale that breaks the promise is β
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import ceil
+from math import ceil, floor, log
 from typing import Literal, final
 
 import cvxpy as cp
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
+from drolayers.ambiguity.base import beyond
 from drolayers.checks import number
 from drolayers.cost.lowering import shorten
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples
+from drolayers.learning.objectives import check_certified
 from drolayers.learning.pipeline import Pipeline
+from drolayers.problem import DecisionProblem
 
 SCALES = tuple(2.0 ** (k / 4) for k in range(12, -13, -1))
 """The scales that are tried for a value unless others are given, from 8 to 1/8."""
 
 RESAMPLES = 2000
 """Of a bootstrap."""
+
+OPEN = 1e-6
+"""What solvers may leave open of a cost, relative to it."""
+
+CHANCE = 1e-4
+"""With which probability, at most, independent rows of data that take few values are taken for copies."""
+
+DIGITS = 5
+"""Numbers of so many digits may be met again by chance."""
+
+NEAR = 0.01
+"""Distance from a whole number, where numbers of so many digits are stored in single precision."""
+
+LARGE = 0.1
+"""Share of calibration rows that were seen before from which on that is told."""
+
+RARE = 0.05
+"""Share of rows that a promise on costs must have been able to see."""
 
 MANY = 10
 """Rows from which on a draw of a bootstrap that has no spread says nothing of them all."""
@@ -77,14 +99,17 @@ class Disappointment:
     Attributes:
         certified: the mean worst-case expected cost.
         realised: the mean cost.
-        low: a bootstrap lower bound of E[certified - realised], of level 95 %.
+        low: a bootstrap lower bound of E[certified - realised], of level 95 % where means are about normal; minus
+            infinity where rows say nothing of it: some cost infinitely much, or all differ by the same.
         share: of the rows that cost more than their certificate.
+        infinite: how many rows cost infinitely much.
     """
 
     certified: float
     realised: float
     low: float
     share: Share
+    infinite: int = 0
 
     @property
     def gap(self) -> float:
@@ -92,7 +117,9 @@ class Disappointment:
         return self.certified - self.realised
 
     def __str__(self) -> str:
-        told = f"certified {self.certified:.4g}, realised {self.realised:.4g} (difference at least {self.low:.4g})"
+        least = f" (difference at least {self.low:.4g})" if self.low > -float("inf") else ""
+        costs = f", since {self.infinite} rows cost infinitely much" if self.infinite else ""
+        told = f"certified {self.certified:.4g}, realised {self.realised:.4g}{costs}{least}"
         return f"{told}; above the certificate {self.share}"
 
 
@@ -106,7 +133,7 @@ class Report:
         decided: of those that have a decision, to which all else refers.
         cost: the mean cost.
         error: its standard error.
-        disappointment: what was certified, beside what came.
+        disappointment: what was certified, beside what came; None for ``dro.fragility``, which certifies no cost.
         coverage: the share of outcomes in their sets; None for sets that have no scale for single outcomes.
         violations: by constraint with a worst case, the share of rows at which it fails (``dro.always``,
             ``dro.chance``), or by how much a mean or CVaR exceeds its bound.
@@ -116,7 +143,7 @@ class Report:
     decided: int
     cost: float
     error: float
-    disappointment: Disappointment
+    disappointment: Disappointment | None
     coverage: Share | None
     violations: dict[cp.Constraint, Share | float]
 
@@ -124,7 +151,7 @@ class Report:
         lines = [
             f"rows           {self.rows}, of which {self.decided} have a decision",
             f"cost           {self.cost:.4g} ± {self.error:.2g}",
-            f"certificates   {self.disappointment}",
+            f"certificates   {self.disappointment or 'none of costs: dro.fragility has a target instead'}",
         ]
         lines += [] if self.coverage is None else [f"coverage       {self.coverage}"]
         for constraint, found in self.violations.items():
@@ -157,6 +184,15 @@ class Calibration:
     low: float | None = None
 
 
+def enough(beta: float) -> int:
+    """Rows that miss costs which come at one row in twenty with probability β/2 at most: (1 - 1/20)^m ≤ β/2.
+
+    No rows bound the mean of costs that none of them has. The other half of β is left to the bound; what is rarer, and
+    dear enough to matter for the mean, may still be missed.
+    """
+    return ceil(log(0.5 * beta) / log(1.0 - RARE) - 1e-9)
+
+
 def rank(count: int, level: float) -> int:
     """⌈(m+1)(1-α)⌉, which is beyond m where there are too few."""
     # 0.9 times 10 is to be nine.
@@ -166,8 +202,21 @@ def rank(count: int, level: float) -> int:
 def check_enough(count: int, level: float) -> None:
     """Raise unless there are rows enough for a level."""
     if rank(count, level) > count:
-        needed = ceil(level / (1.0 - level) - 1e-9)
+        # Told by the same formula: the quotient alone may be one too large.
+        first = max(floor(level / (1.0 - level)) - 1, 1)
+        needed = next(many for many in range(first, first + 4) if rank(many, level) <= many)
         raise ModelError(f"coverage={level:g} needs {needed} calibration rows at least, not {count}.")
+
+
+def check_supported(problem: DecisionProblem, data: Examples, level: float, what: str) -> None:
+    """Raise where more outcomes lie outside of the support than coverage may miss."""
+    outside = int(beyond(problem.ambiguity.y, data.Y, problem.known_data.values(data.known)).sum())
+    if len(data) - outside < min(rank(len(data), level), len(data)):
+        raise ModelError(
+            f"{outside} of {len(data)} {what} outcomes lie outside of the support of {problem.ambiguity.y.name()}, "
+            f"where no set holds them, which are too many for coverage={level:g}: widen the support, or clean the "
+            "outcomes."
+        )
 
 
 def conformal(scores: Float[Tensor, "row"], level: float) -> float:
@@ -190,17 +239,17 @@ def conformal(scores: Float[Tensor, "row"], level: float) -> float:
 def lower_bound(gaps: Float[Tensor, "row"], beta: float, generator: np.random.Generator) -> float:
     """A bound below the mean, of level 1-β: the bootstrap of Student's ratio, which knows of skewness.
 
-    A draw without spread says of the mean that it may be anywhere, so that a row or two bound nothing. Where rows are
-    many it misses the few that differ, and its spread is taken for the error of the mean at least: costs that are
-    certified to the last digit, but for one row, would bound the mean by -1e8.
+    A draw without spread says of the mean that it may be anywhere, so that a row or two bound nothing. Nor do rows that
+    are all equal, however many, since they do not say how far others may be away, or some that are infinite. Where rows
+    are many a draw misses the few that differ, and its spread is taken for the error of the mean at least: costs that
+    are certified to the last digit, but for one row, would bound the mean by -1e8.
     """
     values = gaps.double().numpy()
-    count, mean = len(values), float(values.mean())
-    if count < 2:
+    if len(values) < 2 or not np.isfinite(values).all():
         return -float("inf")
-    spread = float(values.std(ddof=1))
-    if spread <= 1e-12 * float(np.abs(values).max(initial=0.0)):
-        return mean
+    count, mean, spread = len(values), float(values.mean()), float(values.std(ddof=1))
+    if spread <= 1e-12 * float(np.abs(values).max()):
+        return -float("inf")
     drawn = values[generator.integers(count, size=(RESAMPLES, count))]
     moved, spreads = drawn.mean(1) - mean, drawn.std(1, ddof=1)
     if count >= MANY:
@@ -208,6 +257,13 @@ def lower_bound(gaps: Float[Tensor, "row"], beta: float, generator: np.random.Ge
     flat = spreads <= 1e-12 * spread
     ratios = np.where(flat, np.copysign(np.inf, moved), moved / np.where(flat, 1.0, spreads))
     return mean - spread * float(np.quantile(ratios, 1.0 - beta, method="higher"))
+
+
+def differences(certified: Float[Tensor, "row"], realised: Float[Tensor, "row"]) -> Float[Tensor, "row"]:
+    """Certified less realised costs; all the same where they differ by no more than solvers leave open."""
+    found = certified - realised
+    near = (found - found.mean()).abs() <= OPEN * torch.maximum(certified.abs(), realised.abs())
+    return found.mean().expand_as(found) if bool(near.all() & found.isfinite().all()) else found
 
 
 def descend(
@@ -236,12 +292,11 @@ def descend(
                 continue
             break
         low = lower_bound(found, beta, generator)
-        if low < 0.0:
+        # NaN is no promise either.
+        if not low >= 0.0:
             if kept is None:
-                raise ModelError(
-                    f"At scale {scale:.3g}, the largest with a decision for every row, costs may exceed what is "
-                    f"certified (difference at least {low:.3g}): give larger scales=, or more rows."
-                )
+                where = f"At scale {scale:.3g}, the largest with a decision for every row, "
+                raise ModelError(where + _doubt(found, low))
             break
         kept = scale, low
     if kept is None:
@@ -249,13 +304,29 @@ def descend(
     return kept
 
 
+def _doubt(gaps: Float[Tensor, "row"], low: float) -> str:
+    """Why certified less realised costs promise nothing."""
+    rows, infinite = len(gaps), int((~gaps.isfinite()).sum())
+    if infinite:
+        return (
+            f"{infinite} of {rows} rows cost infinitely much, or have no cost, so that no certificate holds on "
+            "average: see learner.costs(Z, Y), and let the second stage have a dear way out, or give larger scales=."
+        )
+    if bool((gaps == gaps[0]).all()):
+        return (
+            f"certified and realised costs differ by the same, {float(gaps[0]):.3g}, in all {rows} rows, which says "
+            "nothing of how far they may be apart in others: give more rows, some of which differ."
+        )
+    return f"costs may exceed what is certified (difference at least {low:.3g}): give larger scales=, or more rows."
+
+
 @torch.no_grad()
 def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
     """How large every set must be to hold its outcome, in units of its size."""
-    sets = pipeline.layer.problem.sets
+    sets, known_data = pipeline.layer.problem.sets, pipeline.layer.problem.known_data
     return torch.cat(
         [
-            sets.scores(pipeline.theta(z, None, known), y)
+            sets.scores(pipeline.theta(z, None, known), y, known_data.values(known))
             for z, y, known in zip(data.Z.split(512), data.Y.split(512), data.known.split(512), strict=True)
         ]
     )
@@ -264,6 +335,8 @@ def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
 def by_coverage(pipeline: Pipeline, data: Examples, level: float) -> tuple[Calibration, Float[Tensor, "row"]]:
     """The scale that covers a new row with some probability, and the scores that say so."""
     level, found = checked_level("coverage", level), scores(pipeline, data)
+    if bool(found.isinf().any()):
+        check_supported(pipeline.layer.problem, data, level, "calibration")
     return Calibration(conformal(found, level), "coverage", level, len(data)), found
 
 
@@ -272,6 +345,13 @@ def by_disappointment(
 ) -> Calibration:
     """The smallest scale, from large ones down, whose certified costs hold on average; leaves the pipeline at some."""
     beta, problem, costs = checked_level("disappointment", beta), pipeline.layer.problem, {}
+    check_certified(problem)
+    sizes = checked_scales(scales)
+    if len(data) < (needed := enough(beta)):
+        raise ModelError(
+            f"disappointment={beta:g} needs {needed} calibration rows at least, not {len(data)}: with fewer, costs "
+            f"that come at {RARE:.0%} of the rows may be in none of them."
+        )
 
     def gaps(scale: float) -> Tensor | None:
         pipeline.scale = scale
@@ -280,9 +360,9 @@ def by_disappointment(
             return None
         realised = problem.loss(decision.best, data.Y, problem.known_data.values(data.known))
         costs[scale] = float(decision.value.mean()), float(realised.mean())
-        return decision.value - realised
+        return differences(decision.value, realised)
 
-    kept, low = descend(checked_scales(scales), gaps, beta, np.random.default_rng(seed))
+    kept, low = descend(sizes, gaps, beta, np.random.default_rng(seed))
     return Calibration(kept, "disappointment", beta, len(data), *costs[kept], low)
 
 
@@ -290,16 +370,18 @@ def disappointed(certified: Float[Tensor, "row"], realised: Float[Tensor, "row"]
     """What was certified beside what came."""
     if not len(realised):
         return Disappointment(float("nan"), float("nan"), float("nan"), Share.of(0, 0))
-    # What solvers leave of an equality is no disappointment.
-    above = realised > certified + 1e-6 * torch.maximum(certified.abs(), realised.abs())
-    low = lower_bound(certified - realised, 0.05, np.random.default_rng(seed))
-    share = Share.of(int(above.sum()), len(realised))
-    return Disappointment(float(certified.mean()), float(realised.mean()), low, share)
+    # What solvers leave of an equality is no disappointment; what is infinite, or no number, is no equality.
+    left = OPEN * torch.maximum(certified.abs(), realised.abs())
+    above = ~(realised <= certified + torch.where(left.isfinite(), left, 0.0))
+    low = lower_bound(differences(certified, realised), 0.05, np.random.default_rng(seed))
+    share, infinite = Share.of(int(above.sum()), len(realised)), int(realised.isposinf().sum())
+    return Disappointment(float(certified.mean()), float(realised.mean()), low, share, infinite)
 
 
 def checked_scales(scales: Sequence[float] | None) -> tuple[float, ...]:
     """Positive numbers."""
-    found = SCALES if scales is None else tuple(number("Every entry of scales", scale) for scale in scales)
+    listed = SCALES if scales is None else scales if np.iterable(scales) and not isinstance(scales, str) else ()
+    found = tuple(number("Every entry of scales", scale) for scale in listed)
     if not found or not all(0.0 < scale < float("inf") for scale in found):
         raise ModelError(f"scales must be a non-empty list of positive numbers, not {scales!r}.")
     return found
@@ -323,19 +405,89 @@ def fingerprint(*parts: Examples | None) -> Int[Tensor, "row"]:
     return torch.as_tensor(np.frombuffer(b"".join(found), dtype=np.int64).copy())
 
 
-def _doubles(rows: Int[Tensor, "row"]) -> float:
-    """The share of rows that have a double among the others."""
-    _, counts = torch.unique(rows, return_counts=True)
-    return float(counts[counts > 1].sum()) / max(len(rows), 1)
+def met_again(data: Examples, seen: Int[Tensor, "row"]) -> int:
+    """How many rows are equal to some that were seen before, if chance would not have it.
 
+    Where outcomes and contexts take few values, other rows are equal too. What chance would have is told by the rows
+    seen: n of them, of which N₁ values came once and N₂ twice. A new row is equal to one that came once with
+    probability 2N₂/n, and to any with 1 - N₁/n, the share of the rows seen that are equal to another, both but for what
+    n rows leave open (Good, 1953; Esty, 1983). Rows are refused
 
-def met_again(rows: Int[Tensor, "row"], seen: Int[Tensor, "row"]) -> int:
-    """How many rows are equal to some that were seen before, if more than chance would have it.
+    - where too many are equal to one that came once: a single one, if no value came twice and its numbers have more
+      digits than are ever met again by chance;
+    - where too many are equal to any;
+    - where all are, none more often than it was seen, and drawing as many of both together would hardly find them so.
 
-    Where outcomes and contexts take few values, other rows are equal too: as often as rows have a double among
-    themselves, both those that were seen, of which a bootstrap makes doubles, and the new ones.
+    Independent rows of data that take few values are refused with probability ``CHANCE`` at most.
     """
-    again = int(torch.isin(rows, seen).sum())
-    doubles = min(_doubles(rows), _doubles(seen))
-    expected = doubles * len(rows)
-    return again if again > expected + 3.0 * (expected * (1.0 - doubles)) ** 0.5 else 0
+    count, before = len(data), len(seen)
+    values, place = torch.unique(torch.cat([fingerprint(data), seen]), return_inverse=True)
+    mine = place[:count]
+    # How often every value occurs.
+    here, there = (torch.bincount(part, minlength=len(values)) for part in place.tensor_split([count]))
+    met = int((there[mine] > 0).sum())
+    if not met:
+        return 0
+    once, twice, level = int((there == 1).sum()), int((there == 2).sum()), CHANCE / 3.0
+    # Pairs that may be expected where so many were seen.
+    pairs = 2.0 * float(stats.gamma.isf(level, twice + 1)) / before
+    lone = (here[mine] == 1) & (there[mine] == 1)
+    if not twice and bool((lone & _fine(data)).any()):
+        return met
+    spread = (once * (1.0 - once / before) + 2.0 * twice) ** 0.5 / before
+    any_of_them = max(1.0 - once / before + float(stats.norm.isf(level)) * spread, pairs)
+    for hits, share in ((int(lone.sum()), pairs), (met, any_of_them)):
+        if hits and stats.binom.sf(hits - 1, count, min(share, 1.0)) <= level:
+            return met
+    if bool((here <= there).all()):
+        # Counts of values in a draw are negatively associated: all are small at most as often as each by itself.
+        together = (here + there).numpy()
+        found = stats.hypergeom.logcdf(together // 2, count + before, together, count).sum()
+        return met if found <= log(level) else 0
+    return 0
+
+
+def _fine(data: Examples) -> Bool[Tensor, "row"]:
+    """Rows with a number of more than ``DIGITS`` digits, which stands in a column of such numbers, in any unit."""
+    table = torch.cat([data.Z, data.Y, data.known], 1)
+    size = table.abs()
+    unit = 10.0 ** (torch.where(size > 0, size, 1.0).log10().floor() - DIGITS + 1)
+    return ((size / unit).frac().sub(0.5).abs() < 0.5 - NEAR)[:, ~_stepped(table)].any(1)
+
+
+def _stepped(table: Float[Tensor, "row column"]) -> Bool[Tensor, "column"]:
+    """Columns that hold most numbers twice, or multiples of one step apart, of which no more than have ``DIGITS``."""
+    found, steps = torch.zeros(table.shape[1], dtype=torch.bool), torch.arange(1.0, 10.0**DIGITS + 1.0).double()
+    for k, column in enumerate(table.T):
+        values = column.unique()
+        # Few numbers are near a multiple of some step by themselves.
+        few, some = 2 * len(values) <= len(column), values[:: max(len(values) // 24, 1)]
+        found[k] = few or (len(some) >= 8 and _on_grid(some, steps))
+    return found
+
+
+def _on_grid(values: Float[Tensor, "value"], steps: Float[Tensor, "grid"]) -> bool:
+    """Whether ordered numbers divide their range at multiples of one of its parts."""
+    left = steps
+    for share in (values - values[0]) / (values[-1] - values[0]):
+        left = left[(share * left - (share * left).round()).abs() <= NEAR]
+    return bool(len(left))
+
+
+def check_unseen(data: Examples, seen: Int[Tensor, "row"], advice: str) -> None:
+    """Refuse rows that were trained or validated on; warn where they cannot be told from others."""
+    again = met_again(data, seen)
+    if again:
+        raise ModelError(
+            f"{again} of {len(data)} calibration rows are equal to rows that were trained or validated on, where "
+            f"sets look better than they are: {advice}."
+        )
+    met = int(torch.isin(fingerprint(data), seen).sum())
+    if met >= LARGE * len(data):
+        warnings.warn(
+            f"{met} of {len(data)} calibration rows are equal to rows that were trained or validated on, about as "
+            "often as those are equal to one another: so are independent rows of data that take few values, but if "
+            "they are copies, sets look better than they are and what is promised does not hold: drop copies before "
+            "data are split.",
+            stacklevel=4,
+        )

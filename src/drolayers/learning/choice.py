@@ -13,12 +13,14 @@ from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from torch import Tensor
 
+from drolayers.checks import number
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning.calibration import Calibration, checked_scales
 from drolayers.learning.data import Examples, examples
 from drolayers.learning.learner import DecisionFocusedLearner
 from drolayers.learning.objectives import Criterion, Mean
+from drolayers.learning.settings import Stage
 from drolayers.problem import DecisionProblem
 
 Named = Literal["mean"] | Criterion | Callable[[Any, Any, Any], float]
@@ -33,8 +35,9 @@ class Candidate:
         name: its name, or its number in the list.
         scale: of its sets; None where none was tried.
         value: the criterion of the costs of all rows that were left out; infinite where one has no decision.
-        error: the standard error of its mean over the parts; NaN for a single one.
+        error: the standard error of its mean over the parts; NaN for a single one, and where the value is infinite.
         undecided: rows without a decision.
+        infinite: rows whose decision costs infinitely much.
     """
 
     name: str
@@ -42,6 +45,14 @@ class Candidate:
     value: float
     error: float
     undecided: int
+    infinite: int = 0
+
+    @property
+    def why(self) -> str:
+        """What keeps it from being chosen, in words; empty where nothing does."""
+        told = [f"{self.undecided} rows have no decision"] if self.undecided else []
+        told += [f"{self.infinite} rows cost infinitely much"] if self.infinite else []
+        return " and ".join(told) or ("" if np.isfinite(self.value) else "the criterion is infinite")
 
 
 @final
@@ -64,7 +75,8 @@ class Choice:
         for one in self.candidates:
             scale = "" if one.scale is None else f" at scale {one.scale:g}"
             mark = "*" if one is self.chosen else " "
-            lines.append(f"{mark} {one.name}{scale}: {one.value:.4g} ± {one.error:.2g}")
+            told = f"{one.value:.4g}, since {one.why}" if one.why else f"{one.value:.4g} ± {one.error:.2g}"
+            lines.append(f"{mark} {one.name}{scale}: {told}")
         return "\n".join(lines)
 
 
@@ -98,7 +110,7 @@ def choose(
         groups: passed to the splitter.
         refit: whether the best is trained on all data at the end.
     """
-    named = _named(candidates)
+    named = _named(candidates, scales is None)
     sizes: tuple[float | None, ...] = (None,) if scales is None else checked_scales(scales)
     told = _criterion(criterion)
     splitter = check_cv(cv)
@@ -116,7 +128,11 @@ def choose(
         found += [_judged(name, size, costs[size], tested, data, told) for size in sizes]
     chosen = min(found, key=lambda one: one.value)
     if not np.isfinite(chosen.value):
-        raise ModelError("No candidate has a decision for every row: see learner.decision(Z).statuses.")
+        reasons = "; ".join(dict.fromkeys(f"candidate {one.name}: {one.why}" for one in found))
+        raise ModelError(
+            f"No candidate can be chosen ({reasons}): see policy.decide(Z) and problem.loss for the rows, and give "
+            "other candidates, scales= or a criterion that is finite."
+        )
     best = None
     if refit:
         best = clone(named[chosen.name]).fit(Z, Y, known=known)
@@ -124,10 +140,12 @@ def choose(
     return Choice(best, chosen, tuple(found))
 
 
-def _named(candidates: Any) -> dict[str, Any]:
-    """Policies by name."""
+def _named(candidates: Any, as_trained: bool) -> dict[str, Any]:
+    """Policies by name, with sets of the size that they were trained with or of several that are tried."""
     if isinstance(candidates, Mapping):
         named = {str(name): policy for name, policy in candidates.items()}
+        if len(named) < len(candidates):
+            raise ModelError(f"Two candidates have one name as text, of {list(candidates)}: give each its own.")
     else:
         listed = list(candidates) if isinstance(candidates, list | tuple) else [candidates]
         named = {str(k): policy for k, policy in enumerate(listed)}
@@ -135,6 +153,13 @@ def _named(candidates: Any) -> dict[str, Any]:
         fits = all(hasattr(policy, part) for part in ("fit", "decide"))
         if not fits or not isinstance(getattr(policy, "problem", None), DecisionProblem):
             raise ModelError(f"Candidate {name} is no policy such as a dro.DecisionFocusedLearner: {policy!r}.")
+        stage = policy.training if isinstance(policy, DecisionFocusedLearner) else None
+        if as_trained and isinstance(stage, Stage) and stage.coverage is not None:
+            raise ModelError(
+                f"Candidate {name} is trained with Stage(coverage=...), which leaves sets without a size, and choose "
+                "holds out no rows to calibrate it on: give the sizes to try as scales=, or fit it yourself with "
+                "calibration_share=0.2 and compare costs on rows of your own."
+            )
     if not named:
         raise ModelError("choose needs at least one candidate.")
     return named
@@ -152,7 +177,14 @@ def _criterion(criterion: Named) -> Callable[[Tensor, Examples], float]:
             f"{criterion!r}."
         )
     own = found
-    return lambda costs, rows: float(own(costs.numpy(), rows.Z.numpy(), rows.Y.numpy()))
+
+    def value(costs: Tensor, rows: Examples) -> float:
+        told = own(costs.numpy(), rows.Z.numpy(), rows.Y.numpy())
+        if np.ndim(told):
+            raise ModelError(f"criterion must return one number for all costs, not an array of shape {np.shape(told)}.")
+        return number("What criterion returns", told)
+
+    return value
 
 
 def _fitted(policy: Any, data: Examples) -> Any:
@@ -190,12 +222,18 @@ def _judged(
     """The criterion of all rows that were left out, and its standard error over the parts."""
     # A splitter may leave some rows out of every part, and take others twice: then they count twice.
     rows, together = torch.cat(tested), torch.cat(costs)
-    undecided = int(together.isnan().sum())
+    undecided, infinite = int(together.isnan().sum()), int(together.isinf().sum())
     if undecided:
-        return Candidate(name, scale, float("inf"), float("nan"), undecided)
+        return Candidate(name, scale, float("inf"), float("nan"), undecided, infinite)
     value = criterion(together, data[rows])
-    if np.isnan(value):
-        raise ModelError(f"The criterion of candidate {name} is no number: return one for every array of costs.")
+    if np.isnan(value) or value == -np.inf:
+        costs_told = f", of which {infinite} are infinite here" if infinite else ""
+        raise ModelError(
+            f"The criterion of candidate {name} is {'no number' if np.isnan(value) else value}: return a number for "
+            f"every array of costs{costs_told}."
+        )
+    if value == np.inf:
+        return Candidate(name, scale, value, float("nan"), 0, infinite)
     parts = np.array([criterion(cost, data[part]) for cost, part in zip(costs, tested, strict=True)])
     error = float(parts.std(ddof=1) / len(parts) ** 0.5) if len(parts) > 1 else float("nan")
-    return Candidate(name, scale, value, error, 0)
+    return Candidate(name, scale, value, error, 0, infinite)

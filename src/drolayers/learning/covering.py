@@ -56,7 +56,7 @@ class Covering:
         others = np.setdiff1d(np.arange(len(self.training)), rows.cpu().numpy())
         if len(others) < len(rows):
             return self._scaled(
-                pipeline, theta, size * crossed(pipeline.layer.problem.sets.scores(theta, y), self.level)
+                pipeline, theta, size * crossed(pipeline.layer.problem.sets.scores_anywhere(theta, y), self.level)
             )
         drawn = np.random.default_rng([self.seed, step]).permutation(others)[:OTHERS]
         scores = self._scores(pipeline, drawn.tolist(), theta.device)
@@ -67,7 +67,7 @@ class Covering:
         if len(y) < 2:
             rows = list(range(min(len(self.training), OTHERS)))
             return self._scaled(pipeline, theta, quantile(self._scores(pipeline, rows, theta.device), self.level))
-        return self._scaled(pipeline, theta, crossed(pipeline.layer.problem.sets.scores(theta, y), self.level))
+        return self._scaled(pipeline, theta, crossed(pipeline.layer.problem.sets.scores_anywhere(theta, y), self.level))
 
     def _scaled(self, pipeline: Pipeline, theta: Tensor, factor: Tensor) -> Tensor:
         return pipeline.layer.problem.sets.scaled(theta, factor)
@@ -75,7 +75,7 @@ class Covering:
     def _scores(self, pipeline: Pipeline, rows: list[int], device: torch.device) -> Float[Tensor, "row"]:
         """How large the sets of some training rows must be to hold their outcomes."""
         z, y, numbers, known = (part.to(device) for part in self.training.batch(rows))
-        return pipeline.layer.problem.sets.scores(pipeline.theta(z, numbers, known), y)
+        return pipeline.layer.problem.sets.scores_anywhere(pipeline.theta(z, numbers, known), y)
 
 
 def quantile(scores: Float[Tensor, "row"], level: float) -> Float[Tensor, ""]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import isinf
 from typing import Any
 
 import cvxpy as cp
@@ -22,12 +23,12 @@ from drolayers.learning.calibration import (
     Share,
     by_coverage,
     by_disappointment,
+    check_unseen,
     disappointed,
-    fingerprint,
-    met_again,
     scores,
 )
 from drolayers.learning.data import Examples, examples, matrix, same_columns
+from drolayers.learning.objectives import certifies, check_certified
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
 from drolayers.numbering import RULES, Keyed, keyed_as
@@ -71,8 +72,15 @@ class Judged(ABC):
         """Contexts of the right width, for sets that have their size."""
 
     def _tell_undecided(self, data: Examples) -> None:
-        """Warn where most rows had no decision in the last epoch: nothing can be learnt from them."""
+        """Warn where most rows had no decision in the last epoch, or some cost infinitely much there."""
         epochs = self.history_.get("decision", [])
+        if epochs and isinf(epochs[-1].get("decision_loss", 0.0)):
+            warnings.warn(
+                "The loss of the last epoch is infinite, since some decisions cost infinitely much at the outcomes of "
+                "their rows, from which nothing is learnt: see learner.costs(Z, Y), and let the second stage have a "
+                "dear way out.",
+                stacklevel=4,
+            )
         if not epochs or epochs[-1].get("masked_share", 0.0) < UNDECIDED:
             return
         some = data[torch.arange(min(len(data), 64))]
@@ -138,7 +146,7 @@ class Judged(ABC):
             coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
                 then not above what was certified.
             disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
-                what was certified.
+                what was certified; it takes rows enough for costs that come at one of twenty to be among them.
             known: values of ``problem.known``, one row a context.
             scales: those to try for a disappointment.
         """
@@ -169,12 +177,7 @@ class Judged(ABC):
         if Z is None or Y is None:
             raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
         data = self.rows(Z, Y, known, "calibration ", sized=False)
-        again = met_again(fingerprint(data), self.seen_)
-        if again:
-            raise ModelError(
-                f"{again} of {len(data)} calibration rows are equal to rows that were trained or validated on, where "
-                "sets look better than they are: give others, or fit with calibration_share=0.2."
-            )
+        check_unseen(data, self.seen_, "give others, or fit with calibration_share=0.2")
         return data
 
     def rows(self, Z: Any, Y: Any, known: Known | None = None, what: str = "", sized: bool = True) -> Examples:
@@ -185,11 +188,17 @@ class Judged(ABC):
 
     def coverage(self, Z: Any, Y: Any, known: Known | None = None) -> Share:
         """The share of outcomes that lie, each as a distribution of its own, in the sets predicted for them."""
-        data = self.rows(Z, Y, known)
+        return self._covered(self.rows(Z, Y, known))
+
+    def _covered(self, data: Examples) -> Share:
+        """The same of rows that were checked."""
+        if not len(data):
+            return Share.of(0, 0)
         return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
 
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
         """What was certified beside what came, over the items that have a decision."""
+        check_certified(self.problem)
         decision = self.decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
@@ -207,13 +216,15 @@ class Judged(ABC):
             for r in self.problem.rules
             if solved
         }
+        rows = Examples(self._contexts(Z)[decision.ok], outcomes, known=self._table(known, decision)[decision.ok])
         try:
-            covered = self.coverage(Z, Y, known)
+            covered = self._covered(rows)
         except ModelError:
             covered = None
         mean = float(cost.mean()) if solved else float("nan")
         spread = float(cost.std()) if solved > 1 else float("nan")
-        certified = disappointed(decision.value[decision.ok], cost, self.seed)
+        value = decision.value[decision.ok]
+        certified = disappointed(value, cost, self.seed) if certifies(self.problem) else None
         error = spread / max(solved, 1) ** 0.5
         by_rule = Keyed(found, self.problem, RULES)
         return Report(len(decision.status), solved, mean, error, certified, covered, by_rule)
@@ -230,9 +241,13 @@ class Judged(ABC):
         same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
-        ok, data = decision.ok, self.problem.known_data
+        ok, told = decision.ok, self._table(known, decision)
         chosen = {variable: value[ok] for variable, value in decision.best.items()}
-        return chosen, outcomes[ok], data.values(data.table(known, len(outcomes))[ok])
+        return chosen, outcomes[ok], self.problem.known_data.values(told[ok])
+
+    def _table(self, known: Known | None, decision: Decision) -> Tensor:
+        """The known data of decisions, one row each."""
+        return self.problem.known_data.table(known, len(decision.status))
 
     def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
         """The negative decision loss, so that greater is better."""

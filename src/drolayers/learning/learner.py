@@ -21,7 +21,7 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.calibration import Calibration, check_enough, fingerprint
+from drolayers.learning.calibration import Calibration, check_enough, check_supported, check_unseen, fingerprint
 from drolayers.learning.comparison import Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.course import Course
@@ -30,7 +30,7 @@ from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.first import FirstTraining
 from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
-from drolayers.learning.objectives import Objective, checked_objective
+from drolayers.learning.objectives import Certificate, Objective, check_certified, checked_objective
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED
@@ -154,14 +154,18 @@ class DecisionFocusedLearner(Judged, Decider):
         if self.training is not None and self.training.coverage is not None and self.calibration_rows_ is not None:
             # Rather now than after hours of training.
             check_enough(len(self.calibration_rows_), self.training.coverage)
+            check_supported(self.problem, self.calibration_rows_, self.training.coverage, "calibration")
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         if self.training is not None and self.training.coverage is not None:
             # Sets without a size, or that hold no single outcomes, say so before anything is trained.
+            check_supported(self.problem, training, self.training.coverage, "training")
             sets = self.problem.sets
             centres = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
-            sets.scores(sets.scaled(torch.cat(centres)[None].double(), 1.0), training.Y[:1])
+            sets.scores_anywhere(sets.scaled(torch.cat(centres)[None].double(), 1.0), training.Y[:1])
         self._take_columns(Z, Y, training.Z.shape[1])
         self.seen_ = fingerprint(training, held_out)
+        if self.calibration_rows_ is not None:
+            check_unseen(self.calibration_rows_, self.seen_, "drop copies before data are split")
         self.calibration_ = None
         self.scores_ = torch.zeros(0, dtype=torch.float64)
         if validation is not None:
@@ -221,7 +225,8 @@ class DecisionFocusedLearner(Judged, Decider):
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
-        checked_objective(self.objective)
+        if isinstance(checked_objective(self.objective), Certificate):
+            check_certified(self.problem)
         if not self.problem.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:

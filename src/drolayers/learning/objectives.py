@@ -148,6 +148,7 @@ class Certificate:
         self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
         """The score of every item's certificate."""
+        check_certified(problem)
         return decision.expected(lambda x: excess(problem.loss(x, y, known), decision.objective, self.level))
 
 
@@ -158,6 +159,20 @@ def checked_objective(objective: Objective | str | None) -> Objective:
     if isinstance(objective, str | type) or not isinstance(objective, Objective):
         raise ModelError(f"objective must be 'mean' or an object of dro.objectives, not {objective!r}.")
     return objective
+
+
+def certifies(problem: DecisionProblem) -> bool:
+    """Whether the value of a decision is a cost that can be compared with what comes."""
+    return all(part.price is None for part in problem.parts)
+
+
+def check_certified(problem: DecisionProblem) -> None:
+    """Raise where it is not."""
+    if not certifies(problem):
+        raise ModelError(
+            "The cost holds dro.fragility, whose value is a cost per distance: it certifies no cost that could be "
+            "compared with what comes; learner.violations tells by how much the mean exceeds its target."
+        )
 
 
 def _check_level(who: str, level: float) -> None:
