@@ -230,6 +230,21 @@ def test_fixed_columns() -> None:
     torch.testing.assert_close(leaf.grad, torch.tensor([[0.5, -0.5]]).double().expand(4, -1))
 
 
+def test_a_large_gradient_of_another_item_hides_no_kink() -> None:
+    """As above: only the first item is differentiated along θ₁, and the second, along θ₃, counts for ever so much."""
+    x, theta = cp.Variable(2), cp.Parameter(3)
+    held = [x[0] <= theta[0], x[0] <= theta[1]]
+    program = _one(cp.Problem(cp.Minimize(cp.sum_squares(x - theta[2]) - 9 * x[0]), held), [theta])
+    first, last = (torch.ones(n, 1, dtype=torch.float64, requires_grad=True) for n in (1, 2))
+    given = torch.ones(2, 1, dtype=torch.float64)
+    solution = make_engine().solve(program, torch.cat([torch.cat([first, given[:1]]), given, 0.5 * last], 1))
+    with pytest.warns(MaskedGradientWarning):
+        (solution.variable(x).sum(1) * torch.tensor([1.0, 1e9])).sum().backward()
+    assert solution.derivatives[0] == Derivative.KINK
+    assert first.grad is not None
+    assert float(first.grad.abs().max()) == 0.0
+
+
 def test_the_first_that_is_verified_is_taken() -> None:
     member = family("lp")
     values = member.program.values(member.theta(4))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from drolayers.conic.adjoints.theorem import AGREE, Pulled, by_feature, gradients
@@ -78,7 +78,8 @@ def unambiguous(
     here, there = (by_feature(program, one, units).abs().amax(1) for one in (pulled, other))
     kink = pulled.ok & (there > AGREE * here)
     if upstream is not None and bool(kink.any()):
-        kink = kink & _matters(program, pulled, other, units, items, upstream, kink.nonzero()[:, 0])
+        size = torch.maximum(here, there).clamp(min=1e-300)
+        kink = kink & _matters(program, pulled, other, units, items, upstream, size, kink.nonzero()[:, 0])
     return replace(pulled, code=torch.where(kink, int(Derivative.KINK), pulled.code))
 
 
@@ -89,12 +90,14 @@ def _matters(
     units: Units,
     items: Int[Tensor, "some"],
     upstream: Upstream,
+    size: Float[Tensor, "some"],
     rows: Int[Tensor, "doubtful"],
 ) -> Tensor:
     """For which rows the difference arrives at what is differentiated."""
     sides = [gradients(program, one, units) for one in (pulled, other)]
-    # So that nothing cancels where items share what is differentiated.
+    # So that nothing cancels where items share what is differentiated, and a large gradient hides no small one.
     weights = torch.randn(len(pulled.code), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = weights.to(size) / size[:, None]
 
     def arrives(chosen: Tensor) -> bool:
         here, there = (
