@@ -22,7 +22,7 @@ from torch import Tensor
 from drolayers.conic import residuals
 from drolayers.conic.adjoints.ambiguous import Upstream, unambiguous
 from drolayers.conic.adjoints.rules import Exact, Smoothed
-from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
+from drolayers.conic.adjoints.theorem import Found, Pulled, elsewhere, gradients
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
@@ -218,13 +218,20 @@ class Engine:
         dx: Tensor,
         asked: Bool[Tensor, "batch"],
         upstream: Upstream | None = None,
+        own: Values | None = None,
     ) -> Pulled:
         """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told.
 
-        What is ``upstream`` of the numbers says whether it matters that an adjoint is not unique.
+        What is ``upstream`` of the numbers says whether it matters that an adjoint is not unique. A level of smoothing
+        counts in units without what never binds, for which the program's ``own`` numbers are asked.
         """
         ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
         pulled, masked = Pulled.none(values), asked
+        if own is not None and self.gradient.level is not None:
+            items, units, beside = Units.near(program, own, values, found.x, found.z, asked)
+            if items.numel():
+                pulled = pulled.put(items, elsewhere(ways[0], program, beside, units, found[items], dx[items]))
+                masked = masked.index_fill(0, items, False)
         for adjoint in ways:
             items = masked.nonzero()[:, 0]
             if len(items) == len(asked):
@@ -332,7 +339,9 @@ class _ImplicitSolve(torch.autograd.Function):
             # Once: activation checkpoints hand them out no second time.
             numbers = ctx.saved_tensors
             asked = (incoming != 0).any(1)
-            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), asked, Upstream(numbers))
+            P, A, q, b = numbers
+            own = Values(P, A, q, b, values.constant)
+            pulled = ctx.engine.pull(ctx.program, values, found, incoming.detach(), asked, Upstream(numbers), own)
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)

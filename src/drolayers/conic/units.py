@@ -51,6 +51,19 @@ BESIDE = 1e-7
 LOOSE = 1e4
 """Multiple of a typical number beyond which one of b or q is taken for a bound or a penalty that never binds."""
 
+STAKE = 1e-6
+"""Share of what is at stake up to which a number contributes nothing to it."""
+
+REACH = 7.3
+"""Multiple of the others beyond which a right-hand side that contributes nothing belongs to a bound that never binds:
+no round number, since bounds are, and rounding would decide."""
+
+DEAR = 1.3e3
+"""The same of a cost, beside the middle one too: what is learnt may well be the costs of what is not chosen."""
+
+HIDDEN = 0.1
+"""Power of it that is left of a cost at least in units for which it counted."""
+
 SETTLED = 0.05
 """Change of all logarithms by a step after which the next ones do not matter."""
 
@@ -127,6 +140,37 @@ class Units:
         return (_near(b, every, firm) != b).any(0) | (_near(q, every) != q).any(0)
 
     @classmethod
+    def near(
+        cls, program: ConeProgram, own: Values, values: Values, x: Tensor, z: Tensor, asked: Bool[Tensor, "batch"]
+    ) -> tuple[Int[Tensor, "some"], Units, Values]:
+        """Units without bounds and penalties that never bind: the items that have such, their units, their numbers.
+
+        What a number contributes to Σ|qx| + Σ|bz| tells which those are: nothing at all. Where no right-hand side is
+        left, the quadratic form tells how large solutions are.
+
+        Args:
+            program: the structure.
+            own: the numbers.
+            values: the same in the units of the solutions.
+            x: solutions.
+            z: their multipliers.
+            asked: which items matter.
+        """
+        balance = _balance(program, own.q.device)
+        by_row, by_column = (values.b * z).abs(), (values.q * x).abs()
+        nothing = STAKE * (by_row.sum(1, keepdim=True) + by_column.sum(1, keepdim=True))
+        rows, columns = (by_row <= nothing) & (own.b > 0), (by_column <= nothing) & (own.q != 0)
+        rows[:, balance.firm] = False
+        # Few items may have such numbers, and hardly any has.
+        _, dear = balance.far(values, rows, columns, HIDDEN)
+        unsized = (own.b == 0).all(1) & (own.P != 0).any(1)
+        items = (asked & (rows.any(1) | dear.any(1) | unsized)).nonzero()[:, 0]
+        own, rows, columns, unsized = own[items], rows[items], columns[items], unsized[items]
+        rows, columns = balance.far(balance.without(own, rows, columns)[1], rows, columns)
+        some = (rows.any(1) | columns.any(1) | unsized).nonzero()[:, 0]
+        return items[some], *balance.without(own[some], rows[some], columns[some])
+
+    @classmethod
     def plain(cls, values: Values) -> tuple[Units, Values]:
         """Rows and columns as they are; only objective and right-hand side are divided by their sizes."""
         kappa, beta = _size(values.q), _size(values.b)
@@ -155,6 +199,10 @@ class Units:
     def adjoint(self, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """The solution of the adjoint equations in the program's own units."""
         return g * self.D / self.kappa, self.boost(h) * self.E / self.beta
+
+    def adjoint_hats(self, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The same the other way."""
+        return g * self.kappa / self.D, self.boost(h * self.beta / self.E, -1)
 
 
 @final
@@ -215,7 +263,8 @@ class _Balance:
         numbers = (0.0 * m.constant if m.varies else m.constant for m in maps)
         # A product's units are every item's own, since its number and all others may vary.
         fixed = not (program.A_map.varies or program.P_map.varies or len(self.paired))
-        self.constant = self.factors(*(t[None].to(device) for t in numbers)) if fixed else None
+        self.numbers = tuple(t[None].to(device) for t in numbers) if fixed else None
+        self.constant = self.factors(*self.numbers) if self.numbers is not None else None
 
     def factors(
         self, P: Tensor, A: Tensor, q: Tensor, b: Tensor, whole: Tensor | None = None
@@ -249,19 +298,56 @@ class _Balance:
         q: Tensor,
         b: Tensor,
         whole: Tensor | None = None,
+        sizes: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """κ and β for given factors, and the numbers in these units."""
+        """κ and β for given factors, unless they are known, and the numbers in these units."""
         q, b = q * D, boost(b * E)
-        # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
-        near_q, near_b = (q, b) if whole is None else (_near(q.T, whole).T, _near(b.T, whole, self.firm).T)
-        kappa = torch.minimum(_size(q), LOOSE * _typical(near_q, _middle(near_q.T)))
-        beta = torch.minimum(_size(b), LOOSE * _typical(near_b, _middle(near_b.T, self.firm)))
+        kappa, beta = sizes or self.sizes(q, b, whole)
         A = A[: len(D)] * E[:, self.row] * D[:, self.column]
         if len(self.paired):
             size = boost.size[:, self.pair]
             A[:, self.paired] *= torch.where(self.side > 0, size, 1.0 / size)
         P = P[: len(D)] * D[:, self.P_row] * D[:, self.P_column]
         return kappa, beta, P * (beta / kappa) if P.shape[1] else P, A, q / kappa, b / beta
+
+    def sizes(self, q: Tensor, b: Tensor, whole: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """κ and β of a batch, whose q and b are in the units of D and E."""
+        # The largest entry, so that solutions are of size one, unless it is a bound or a penalty that never binds.
+        near_q, near_b = (q, b) if whole is None else (_near(q.T, whole).T, _near(b.T, whole, self.firm).T)
+        kappa = torch.minimum(_size(q), LOOSE * _typical(near_q, _middle(near_q.T)))
+        return kappa, torch.minimum(_size(b), LOOSE * _typical(near_b, _middle(near_b.T, self.firm)))
+
+    def far(
+        self, values: Values, rows: Bool[Tensor, "batch row"], columns: Bool[Tensor, "batch column"], power: float = 1.0
+    ) -> tuple[Bool[Tensor, "batch row"], Bool[Tensor, "batch column"]]:
+        """Those of some rows whose b, and columns whose q, is far beyond all others, by a power of the bars."""
+        b, q, entries = values.b.abs(), values.q.abs(), values.A.abs()
+        widths = torch.zeros_like(b).scatter_reduce(1, self.row.expand_as(entries), entries, "amax")
+        others = [torch.where(out, torch.zeros_like(t), t) for out, t in ((rows, b), (columns, q))]
+        widest, dearest = (t.amax(1, keepdim=True) if t.shape[1] else t.new_zeros(len(t), 1) for t in others)
+        # Where nothing else is left there is nothing to be far from.
+        formed = (values.P != 0).any(1, keepdim=True)
+        rows = rows & ((widest > 0) | formed) & (b > REACH**power * widths * torch.where(widest > 0, widest, 1.0))
+        usual = torch.maximum(_middle(q.T).T, dearest)
+        return rows, columns & (dearest > 0) & (q > DEAR**power * usual)
+
+    def without(
+        self, own: Values, rows: Bool[Tensor, "batch row"], columns: Bool[Tensor, "batch column"]
+    ) -> tuple[Units, Values]:
+        """Units as if there were neither these rows nor the costs of these columns, and all numbers in them."""
+        P, A, q, b = (own.P, own.A, own.q, own.b) if self.numbers is None else self.numbers
+        P, A, q, b = (t.expand(len(own), -1) for t in (P, A, q, b))
+        A, q, b = A.masked_fill(rows[:, self.row], 0.0), q.masked_fill(columns, 0.0), b.masked_fill(rows, 0.0)
+        D, E, boost = self.factors(P, A, q, b)
+        q, b = own.q.masked_fill(columns, 0.0) * D, boost(own.b.masked_fill(rows, 0.0) * E)
+        kappa, beta = self.sizes(q, b)
+        if P.shape[1]:
+            form = own.P * D[:, self.P_row] * D[:, self.P_column]
+            beta = torch.where((b == 0).all(1, keepdim=True), kappa / _size(form), beta)
+        # Such a row has the size of its bound, in which nothing else is counted.
+        E = torch.where(rows, beta / own.b, E)
+        *_, P, A, q, b = self.scaled(D, E, boost, own.P, own.A, own.q, own.b, sizes=(kappa, beta))
+        return Units(D, E, kappa, beta, boost), Values(P, A, q, b, own.constant)
 
     def leave_out(self, P: Tensor, A: Tensor, q: Tensor, b: Tensor) -> Tensor:
         """Items of whose numbers in A or q some are left out though they may be no rounding."""

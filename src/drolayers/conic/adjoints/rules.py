@@ -34,8 +34,9 @@ class Smoothed:
     """Differentiate the solution of the barrier problem at a fixed level.
 
     Args:
-        level: barrier parameter of the program after its objective was divided by its largest coefficient, so that one
-            level means the same at every scale.
+        level: barrier parameter of the program in units in which its numbers are about one (``conic/units.py``), so
+            that one level means the same at every scale. Bounds and penalties that never bind count for none of these
+            units where they are far beyond all other numbers; bounds of a support do.
     """
 
     level: float = 1e-3

@@ -114,6 +114,15 @@ class Adjoint(Protocol):
         """Pull gradients back from the solutions of a batch."""
 
 
+def elsewhere(adjoint: Adjoint, program: ConeProgram, values: Values, units: Units, found: Found, dx: Tensor) -> Pulled:
+    """The adjoint in other units, in which the numbers are given, told in those of the points."""
+    here = found.units
+    x, z, s = units.hats(*here.own(found.x, found.z, found.s))
+    pulled = adjoint(program, values, Found(x, z, s, units), dx * (units.D * units.beta) / (here.D * here.beta))
+    x, z, _ = here.hats(*units.own(pulled.x, pulled.z, pulled.z))
+    return Pulled(x, z, *here.adjoint_hats(*units.adjoint(pulled.g, pulled.h)), pulled.code)
+
+
 def gradients(
     program: ConeProgram, pulled: Pulled, units: Units | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
