@@ -162,9 +162,11 @@ class Units:
         rows, columns = (by_row <= nothing) & (own.b > 0), (by_column <= nothing) & (own.q != 0)
         rows[:, balance.firm] = False
         # Few items may have such numbers, and hardly any has.
-        _, dear = balance.far(values, rows, columns, HIDDEN)
-        unsized = (own.b == 0).all(1) & (own.P != 0).any(1)
-        items = (asked & (rows.any(1) | dear.any(1) | unsized)).nonzero()[:, 0]
+        wide, dear = balance.far(values, rows, columns, HIDDEN)
+        formed = (own.P != 0).any(1)
+        unsized = (own.b == 0).all(1) & formed
+        alone = (own.b.masked_fill(rows, 0.0) == 0).all(1) & formed
+        items = (asked & (wide.any(1) | dear.any(1) | alone)).nonzero()[:, 0]
         own, rows, columns, unsized = own[items], rows[items], columns[items], unsized[items]
         rows, columns = balance.far(balance.without(own, rows, columns)[1], rows, columns)
         some = (rows.any(1) | columns.any(1) | unsized).nonzero()[:, 0]
@@ -321,8 +323,10 @@ class _Balance:
         self, values: Values, rows: Bool[Tensor, "batch row"], columns: Bool[Tensor, "batch column"], power: float = 1.0
     ) -> tuple[Bool[Tensor, "batch row"], Bool[Tensor, "batch column"]]:
         """Those of some rows whose b, and columns whose q, is far beyond all others, by a power of the bars."""
-        b, q, entries = values.b.abs(), values.q.abs(), values.A.abs()
-        widths = torch.zeros_like(b).scatter_reduce(1, self.row.expand_as(entries), entries, "amax")
+        b, q = values.b.abs(), values.q.abs()
+        # One matrix for all items is looked at once.
+        entries = (values.A[:1] if values.A.stride(0) == 0 else values.A).abs()
+        widths = b.new_zeros(len(entries), b.shape[1]).scatter_reduce(1, self.row.expand_as(entries), entries, "amax")
         others = [torch.where(out, torch.zeros_like(t), t) for out, t in ((rows, b), (columns, q))]
         widest, dearest = (t.amax(1, keepdim=True) if t.shape[1] else t.new_zeros(len(t), 1) for t in others)
         # Where nothing else is left there is nothing to be far from.
