@@ -300,7 +300,7 @@ def test_violations_are_told_alike_without_a_folder(tmp_path: Path) -> None:
 def test_another_problem_takes_the_weights_of_a_file_and_none_of_its_promises(tmp_path: Path) -> None:
     stand, path = shop(False), tmp_path / "saved"
     model = learner(stand.problem, projection=None, training=None).fit(*sales(40))
-    promised = model.calibrate(*sales(30, seed=1), disappointment=0.2)
+    promised = model.calibrate(*sales(50, seed=1), disappointment=0.2)
     model.save(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -309,7 +309,7 @@ def test_another_problem_takes_the_weights_of_a_file_and_none_of_its_promises(tm
     dearer = dro.DecisionProblem(cp.sum(cp.maximum(40 * (y - x), x - y)), [], stand.problem.ambiguity)
     with pytest.warns(UserWarning, match="another cost, other constraints or another set"):
         loaded = dro.DecisionFocusedLearner.load(path, dearer, projection=None)
-    assert loaded.calibration_ == Calibration(promised.scale, "choice", None, 30)
+    assert loaded.calibration_ == Calibration(promised.scale, "choice", None, 50)
     assert loaded.pipeline_.scale == promised.scale
     loaded.save(path)
     assert dro.DecisionFocusedLearner.load(path, dearer, projection=None).pipeline_.scale == promised.scale
