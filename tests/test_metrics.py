@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import combinations
 
 import cvxpy as cp
@@ -60,3 +61,14 @@ def test_outcomes_have_the_columns_of_y() -> None:
             metrics.hindsight(problem, wrong)
         with pytest.raises(dro.ShapeError, match=f"^Y must have 2 columns, not {columns}.$"):
             metrics.regret(problem, {x: np.full((3, 2), 0.5)}, wrong)
+
+
+def test_regret_says_where_what_must_always_hold_does_not() -> None:
+    y, x = dro.Uncertain(1, support=dro.support.Nonnegative()), cp.Variable(1, nonneg=True)
+    problem = dro.DecisionProblem(cp.sum(x), [dro.always(x >= y)], dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    Y = np.array([[1.0], [2.0], [3.0], [10.0]])
+    with pytest.warns(UserWarning, match="does not hold at 25% of the outcomes"):
+        assert metrics.regret(problem, {x: np.full((4, 1), 4.0)}, Y) == pytest.approx(0.0, abs=1e-7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert metrics.regret(problem, {x: Y}, Y) == pytest.approx(0.0, abs=1e-7)

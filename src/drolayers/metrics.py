@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.conic.transforms import untraced
+from drolayers.cost.lowering import shorten
+from drolayers.cost.risk import Kind
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning.data import outcomes
@@ -40,7 +43,8 @@ def regret(problem: DecisionProblem, decision: Mapping[cp.Variable, Any], Y: Any
     """By how much decisions cost more than those who know the outcomes, relative to what these pay.
 
     That is ``Σ (c(x, y) - c*(y)) / Σ |c*(y)|``, the normalised regret of Elmachtoub and Grigas (2022) and of PyEPO; NaN
-    where an outcome has no decision: leave out its row.
+    where an outcome has no decision: leave out its row. Decisions that cost little because ``dro.always`` does not hold
+    at their outcomes are warned of.
 
     Args:
         problem: the decision problem.
@@ -53,6 +57,13 @@ def regret(problem: DecisionProblem, decision: Mapping[cp.Variable, Any], Y: Any
     y = outcomes(problem, Y)
     told = problem.known_data.values(problem.known_data.table(known, len(y))) if problem.known else None
     cost = problem.loss(x, y, told)
+    for rule, share in zip(problem.rules, problem.missed(x, y, told).values(), strict=True):
+        if rule.kind is Kind.ALWAYS and share > 0:
+            warnings.warn(
+                f"{shorten(rule.constraint)} does not hold at {float(share):.0%} of the outcomes, so that regret is of "
+                "decisions that may not be taken: see problem.missed.",
+                stacklevel=2,
+            )
     paid, size = float(best.abs().sum()), float(cost.abs().sum())
     if size and paid <= NOTHING * size:
         raise ModelError(
