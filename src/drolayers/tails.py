@@ -47,6 +47,13 @@ def quantile(
     That of several points is smoother than a single one, and in a tail that thins out a little larger.
     """
     low, high = max(level - width, 0.0), min(level + width, 1.0)
+    infinite = values.isposinf()
+    if bool(infinite.any()):
+        share = torch.full_like(values, 1.0 / len(values)) if weights is None else weights / weights.sum()
+        if float(share[infinite].sum()) > 1.0 - high + 1e-12:
+            return values.new_full((), torch.inf)
+        # Beyond these points it does not matter how far.
+        values = torch.where(infinite, values[~infinite].detach().amax(), values)
     above = (1.0 - low) * cvar(values, low, weights)
     beyond = (1.0 - high) * cvar(values, high, weights) if high < 1.0 else 0.0
     return (above - beyond) / (high - low)

@@ -9,7 +9,7 @@ import torch
 
 import drolayers as dro
 from drolayers.conic import make_engine
-from drolayers.tails import cvar, worst_weights
+from drolayers.tails import cvar, quantile, worst_weights
 from tests.learning.small import learner, sales, shop
 
 OBJECTIVES = [dro.objectives.CVaR(0.7), dro.objectives.Shift(0.5), dro.objectives.Certificate(0.8)]
@@ -155,3 +155,14 @@ def test_infinite_costs_have_an_infinite_loss_and_leave_gradients_alone(objectiv
     assert bool(gradient.isfinite().all())
     if hasattr(objective, "of"):
         assert objective.of(problem.loss(decision.best, outcomes).detach()) == torch.inf
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.5, 3.0), (0.7, 4.0), (0.9, np.inf)])
+def test_quantiles_do_not_ask_how_far_beyond_them_values_are(level: float, expected: float) -> None:
+    """A second stage without an answer costs infinitely much; a fifth of such rows tells of the upper tail alone."""
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0, np.inf], dtype=torch.float64, requires_grad=True)
+    found = quantile(values, level, 0.05)
+    assert found.item() == pytest.approx(expected)
+    if np.isfinite(expected):
+        (slope,) = torch.autograd.grad(found, values)
+        assert slope.tolist() == pytest.approx([float(value == expected) for value in values.tolist()])
