@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import drolayers as dro
 from research.proving import pyepo
