@@ -297,3 +297,12 @@ def test_padding_does_not_raise_a_radius() -> None:
     atoms, weights = torch.tensor([[[1.0], [2.0], [1e9]]]).double(), torch.tensor([[0.5, 0.5, 0.0]]).double()
     solution = problem.solve(torch.tensor([[1e-7]]).double(), (atoms, weights), on_failure="raise")
     assert float(solution.objective) == pytest.approx(2 + 4e-7, abs=1e-8)
+
+
+def test_a_stiff_coordinate_does_not_raise_a_radius() -> None:
+    """The other coordinate moves at price one: 8 + 4 · 1e-5."""
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    ball = dro.Wasserstein(y, 3, order=1, norm=2, metric=np.diag([1e8, 1.0]))
+    problem = dro.DecisionProblem(cp.sum(x) + cp.sum(4 * cp.pos(y - x) + 2 * cp.pos(x - y)), [], ball)
+    nominal = torch.tensor([[[1.0, 2.0], [2.0, 1.0], [3.0, 3.0]]]).double(), torch.full((1, 3), 1 / 3).double()
+    assert problem.solve(torch.tensor([[1e-5]]).double(), nominal).objective.item() == pytest.approx(8.00004, rel=1e-7)

@@ -80,18 +80,6 @@ def test_atoms_outside_the_support_are_an_empty_set() -> None:
     assert solution.statuses == [Status.OPTIMAL, Status.EMPTY_SET, Status.EMPTY_SET]
 
 
-def test_chi2_counts_atoms_of_next_to_no_weight() -> None:
-    """Two atoms: the second one gets ω + √(ω(1 - ω)ρ). At 1e-15 it got nothing, and that was OPTIMAL."""
-    y, x = dro.Uncertain(1), cp.Variable(nonneg=True)
-    problem = dro.DecisionProblem(x + y[0], [x <= 1], dro.Divergence(y, 2, "chi2"))
-    small = torch.tensor([1e-3, 1e-6, 1e-9, 1e-12, 1e-15, 0.0], dtype=torch.float64)
-    atoms = torch.tensor([[[0.01], [1e3]]], dtype=torch.float64).expand(6, -1, -1)
-    solution = problem.solve(torch.full((6, 1), 0.1).double(), (atoms, torch.stack([1 - small, small], 1)))
-    assert solution.statuses == [Status.OPTIMAL] * 6
-    most = small + (small * (1 - small) * 0.1).sqrt()
-    torch.testing.assert_close(solution.objective, 0.01 + most * 999.99, rtol=1e-6, atol=1e-9)
-
-
 def test_second_stages_need_be_feasible_at_atoms_alone() -> None:
     """min g, g = 2 - y, g >= 0, on all of space: infeasible beyond 2, where no atom is."""
     y, x = dro.Uncertain(1), cp.Variable(nonneg=True)

@@ -138,3 +138,11 @@ def test_supports_with_known_data_say_which_outcomes_they_hold() -> None:
     assert found.isinf().tolist() == [True, False]
     with pytest.raises(dro.ShapeError, match="needs known data for"):
         ambiguity.scores(theta, torch.ones(1, 2).double())
+
+
+def test_an_outcome_that_is_no_number_leaves_the_others_their_scores() -> None:
+    ambiguity = dro.MomentSet(dro.Uncertain(2, support=dro.support.Box(0.0, 1.0)), [dro.moments.SquaredNorm()])
+    theta, outcomes = torch.tensor([[0.5, 0.5, 0.25]]).double(), torch.tensor([[0.2, 0.3], [np.nan, 0.5]]).double()
+    found = ambiguity.scores(theta, outcomes)
+    torch.testing.assert_close(found[:1], ambiguity.scores(theta, outcomes[:1]))
+    assert bool(found[1].isinf())

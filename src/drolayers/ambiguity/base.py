@@ -416,6 +416,6 @@ def beyond(y: Uncertain, points: Any, known: Told | None = None) -> Bool[Tensor,
         return torch.zeros(len(outcomes), dtype=torch.bool, device=outcomes.device)
     size = outcomes.abs().amax(1)
     # Where an outcome vanishes the others say what is small.
-    allowed = BEYOND * torch.maximum(size, size.median())
+    allowed = BEYOND * torch.maximum(size, size.nanmedian())
     # NaN, too, is not inside.
     return ~(y.support.violation(outcomes[:, None], known)[:, 0] <= allowed)

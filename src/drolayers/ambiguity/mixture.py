@@ -17,7 +17,7 @@ from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import Typical
-from drolayers.ambiguity.reweighted import OUTSIDE, Kind, check_kind, divergence, reweighing, rooted, roots_of
+from drolayers.ambiguity.reweighted import OUTSIDE, Kind, check_kind, divergence, reweighing
 from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import numbers
@@ -40,8 +40,8 @@ class Mixture(AmbiguitySet):
     named after their event: ``"0.radius"`` is that of the first, ``"rain.radius"`` that of the one called rain. An
     event of probability zero is one that cannot happen, under every kind, so that ``dro.always`` asks nothing of its
     outcomes; its set must hold a distribution all the same, under which the cost is finite, and leave what stands in
-    ``dro.always`` a largest value. A weight of zero gets no gradient. In a ``"kl"`` or ``"hellinger"`` ball a
-    probability below 1e-11 that is not zero is lost beside the others: the item has FAILED.
+    ``dro.always`` a largest value. A weight of zero gets no gradient. In a ``"kl"``, ``"hellinger"`` or
+    ``"chi2"`` ball a probability below 1e-11 that is not zero is lost beside the others: the item has FAILED.
 
     The worst case is Σ_s p_s f_s(x, θ_s), or the largest such sum over the probabilities in the ball.
 
@@ -75,9 +75,7 @@ class Mixture(AmbiguitySet):
         else:
             self.shares, self.possible = cp.Constant(count * self.given), cp.Constant(np.ones(count))
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
-        self.roots = None if kind is None else rooted(kind, self.shares)
         own += [] if kind is None else [self.radius]
-        own += [self.roots] if isinstance(self.roots, cp.Parameter) else []
         shapes: dict[str, tuple[int, ...]] = {} if weights is not None else {"weights": (count,)}
         shapes |= {} if kind is None else {"radius": ()}
         self._own = sum(int(np.prod(shape)) for shape in shapes.values())
@@ -123,7 +121,7 @@ class Mixture(AmbiguitySet):
         totals = times(self.shares, values)
         if self.kind is None:
             return cp.sum(totals) / len(self.sets), []
-        price, combined = reweighing(self.kind, self.radius[0], self.shares, self.roots)
+        price, combined = reweighing(self.kind, self.radius[0], self.shares)
         total, constraints = combined(totals)
         return price + total / len(self.sets), constraints
 
@@ -211,14 +209,12 @@ class Mixture(AmbiguitySet):
         theta = theta.double()
         parts, p = [], self.probabilities(theta)
         shares = len(self.sets) * p
-        if self.kind in ("kl", "hellinger"):
+        if self.kind in ("kl", "hellinger", "chi2"):
             shares = shares.masked_fill(((p > 0) & (p < RARE)).any(1, keepdim=True), torch.nan)
         if self.given is None:
             parts += [shares, (shares > 0).double()]
         if self.kind is not None:
             parts.append(self._radius(theta).clamp(min=FLOOR))
-        if isinstance(self.roots, cp.Parameter):
-            parts.append(roots_of(shares))
         found = self.split(nominal)
         parts += [s.feature_values(self.theta_of(theta, i), found[i]) for i, s in enumerate(self.sets)]
         return torch.cat(parts, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 import cvxpy as cp
 import numpy as np
@@ -190,25 +190,21 @@ class Divergence(Reweighted):
         check_kind("Divergence", kind)
         self.kind, self.parameters = kind, {"radius": ()}
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
-        self.roots = rooted(kind, self.weights)
-        self.features = (self.radius, *self.features, *([] if self.roots is None else [self.roots]))
+        self.features = (self.radius, *self.features)
 
     def __repr__(self) -> str:
         return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
 
     def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """That of the ball, over the costs at the atoms."""
-        price, combined = reweighing(self.kind, self.radius[0], self.weights, self.roots, rows.several)
+        price, combined = reweighing(self.kind, self.radius[0], self.weights, rows.several)
         return replace(super().dual(rows, share), price=price, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
     ) -> Float[Tensor, "batch feature"]:
-        """The radius besides, and roots of the weights where they are asked for."""
-        parts = [theta.double().clamp(min=FLOOR), super().feature_values(theta, nominal)]
-        if self.roots is not None:
-            parts.append(roots_of(parts[1][:, : self.atoms]))
-        return torch.cat(parts, 1)
+        """The radius besides."""
+        return torch.cat([theta.double().clamp(min=FLOOR), super().feature_values(theta, nominal)], 1)
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """A tenth: probabilities differ from their weights by a third on average, whatever y is counted in."""
@@ -239,8 +235,8 @@ class Divergence(Reweighted):
 
 def check_kind(who: str, kind: str) -> None:
     """Raise unless there is such a divergence."""
-    if kind not in get_args(Kind):
-        raise ModelError(f"{who} needs one of the kinds {list(get_args(Kind))}, not {kind!r}.")
+    if kind not in _CONJUGATES:
+        raise ModelError(f"{who} needs one of the kinds {list(_CONJUGATES)}, not {kind!r}.")
 
 
 def divergence(
@@ -258,27 +254,8 @@ def divergence(
     return (weights * phi).sum(1)
 
 
-def rooted(kind: Kind, weights: cp.Expression) -> cp.Expression | None:
-    """The roots √(Nω_n), where a divergence asks for them: a parameter, or numbers where the weights are numbers."""
-    if kind != "chi2":
-        return None
-    if not weights.parameters():
-        return cp.Constant(np.sqrt(weights.value))
-    return cp.Parameter(weights.size, nonneg=True, name="roots of weights")
-
-
-def roots_of(weights: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-    """√(Nω_n); where a weight is zero there is no derivative, and zero is returned."""
-    there = weights > 0
-    return torch.where(there, weights, torch.ones_like(weights)).sqrt() * there
-
-
 def reweighing(
-    kind: Kind,
-    radius: cp.Expression,
-    weights: cp.Expression,
-    roots: cp.Expression | None = None,
-    several: tuple[int, ...] = (),
+    kind: Kind, radius: cp.Expression, weights: cp.Expression, several: tuple[int, ...] = ()
 ) -> tuple[cp.Expression, Combined]:
     """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η: its price, and from all Nω_n v_n to N times the sum.
 
@@ -286,19 +263,13 @@ def reweighing(
         kind: the divergence φ.
         radius: ρ.
         weights: Nω_n, N of them.
-        roots: √(Nω_n), for the divergences that ask for them (``rooted``).
         several: the shape of λ and η, of several worst cases at once.
     """
     scale, level = cp.Variable(several, nonneg=True, name="lambda"), cp.Variable(several, name="eta")
 
     def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
         bound = cp.Variable(totals.size)
-        r = totals - weighted(weights, level)
-        if roots is None:
-            constraints = _CONJUGATES[kind](bound, r, weighted(weights, scale))
-        else:
-            each = np.arange(totals.size) // (totals.size // weights.size)
-            constraints = _chi2(bound, r, roots[each], weighted(cp.Constant(np.ones(weights.size)), scale))
+        constraints = _CONJUGATES[kind](bound, totals - weighted(weights, level), weighted(weights, scale))
         total = cp.sum(cp.reshape(bound, (weights.size, *several), order="C"), axis=0) if several else cp.sum(bound)
         return total, constraints
 
@@ -315,13 +286,11 @@ def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constrain
     return [cp.ExpCone(-t, scale, scale - r)]
 
 
-def _chi2(t: cp.Expression, r: cp.Expression, roots: cp.Expression, scale: cp.Expression) -> Constraints:
-    """2h + h²/λ for the best h ≥ r/2, of weights times t and r, but λ itself and h/√ω, so that 1e-15 counts."""
-    # That h is not below -λ goes without saying, and as a row it would have no multiplier where it is.
-    h = cp.Variable(t.shape)
-    weighed = times(roots, h)
-    left = t - times(2.0, weighed)
-    return [weighed >= times(0.5, r), cp.SOC(left + scale, cp.vstack([left - scale, 2.0 * h]), axis=0)]
+def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+    """((r/2 + λ)⁺)²/λ - λ."""
+    # That the root is not negative goes without saying, and as a row it would have no multiplier where it is zero.
+    root = cp.Variable(t.shape)
+    return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
 
 
 def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
@@ -334,9 +303,8 @@ def _hellinger(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Cons
     return [cp.SOC(t + 2.0 * scale - r, cp.vstack([t + r, 2.0 * scale]), axis=0), r <= scale]
 
 
-_CONJUGATES = {"kl": _kl, "burg": _burg, "tv": _tv, "hellinger": _hellinger}
-"""What says t ≥ λφ*(r/λ), entry by entry: for nonnegative weights times t, r and λ it says the same. For chi2 see
-``_chi2``."""
+_CONJUGATES = {"kl": _kl, "burg": _burg, "chi2": _chi2, "tv": _tv, "hellinger": _hellinger}
+"""What says t ≥ λφ*(r/λ), entry by entry: for nonnegative weights times t, r and λ it says the same."""
 
 
 @final

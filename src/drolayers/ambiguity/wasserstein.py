@@ -34,7 +34,7 @@ from drolayers.support import Box, Layout, Reals
 from drolayers.uncertainty import Uncertain
 
 FLOOR = 1e-12
-"""A radius is raised to this share of the distances between atoms, so that its multiplier stays bounded."""
+"""A radius is raised to this, and to this share of atoms that are smaller than one: its multiplier stays bounded."""
 
 NONE = 1e-100
 """The same where all atoms are zero, and a radius has nothing to be compared with."""
@@ -325,7 +325,8 @@ class Wasserstein(AmbiguitySet):
         atoms = nominal.atoms.detach()
         heaviest = nominal.weights.argmax(1)[:, None, None].expand(-1, 1, self.y.dim)
         atoms = torch.where((nominal.weights > 0)[..., None], atoms, atoms.gather(1, heaviest))
-        least = FLOOR * self._measured(_size(atoms)[:, 0], matrix)[:, None]
+        # Never more than as a number: one far atom, or one stiff coordinate, says nothing of the others.
+        least = FLOOR * self._measured(_size(atoms)[:, 0], matrix)[:, None].clamp(max=1.0)
         return least.masked_fill((atoms == 0).all(2).all(1, keepdim=True), NONE)
 
     def _measured(self, size: Float[Tensor, "batch"], matrix: Tensor | None) -> Float[Tensor, "batch"]:
