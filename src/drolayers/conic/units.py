@@ -51,7 +51,7 @@ BESIDE = 1e-7
 LOOSE = 1e4
 """Multiple of a typical number beyond which one of b or q is taken for a bound or a penalty that never binds."""
 
-STAKE = 1e-6
+STAKE = 1e-5
 """Share of what is at stake up to which a number contributes nothing to it."""
 
 REACH = 7.3
