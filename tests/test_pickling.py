@@ -192,7 +192,8 @@ def test_what_is_none_of_a_problem_is_one_sentence(decided: tuple[dro.DecisionPr
     problem, decision = decided
     for found, key in keyed(problem, decision).values():
         twin, other = copy.deepcopy(key), cp.Variable(name="other")
-        for wrong, said in ((twin, "take them by name: {v.name(): v for v in"), (other, "other is none of")):
+        by_name = "take them by name: {v.name(): v for v in"
+        for wrong, said in ((twin, by_name), (other, "other is none of"), (str(key), "is a name: give what it names")):
             assert wrong not in found
             assert found.get(wrong) is None
             assert found.get(wrong, 3) == 3

@@ -102,6 +102,8 @@ class Keyed(Numbered, dict[K, V]):
         name, names = str(key), [str(own) for own in self]
         if name not in names:
             raise UnknownKeyError(f"{name} is none of {self.where}: here are {names}.")
+        if isinstance(key, str):
+            raise UnknownKeyError(f"{name} is a name: give what it names, one of {self.where}.")
         raise UnknownKeyError(
             f"{name} is not the {name} of this problem: unpickled from elsewhere, or beside a copy, a problem knows "
             f"its own alone; pickle {name} together with it, or take them by name: "
