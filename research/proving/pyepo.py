@@ -11,16 +11,18 @@ least squares. Each is trained three times, once for each learning rate in ``RAT
 points (Adam, the rate falling along a half cosine); validation data choose among the rates, all epochs and the start
 itself. Their other settings are PyEPO's own defaults (λ of DBB 10, ten neighbours of weight one half) but for
 ``SAMPLES`` perturbations of half the deviation of y, and a solution pool that grows in a twentieth of the steps.
-"mean prediction, linear" has the same budget on squared errors. Least squares, forests, the weighted sample average and
-"mean prediction" are as they come. The learner is ``DecisionFocusedLearner(problem).fit(Z, Y)`` on the same split and
-nothing else ("learner"), and the same with a linear model: its own trials (``Trainer(budget=0.75)``) choose among
-rates, projections, gradients and epochs on the same validation data, from its own pre-training, about 450 steps in all
-of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees test data; RESULTS.md
-says which draws were in sight while defaults were made (``FIRST``).
+"mean prediction, linear" has the same budget on squared errors. Least squares and forests are tuned alike, each among
+three: penalties (``PENALTIES``) and points in a leaf (``LEAVES``). The weighted sample average and "mean prediction"
+are the learner's own baselines, as they come. The learner is ``DecisionFocusedLearner(problem).fit(Z, Y)`` on the same
+split and nothing else ("learner"), and the same with a linear model: its own trials (``Trainer(budget=0.75)``) choose
+among rates, projections, gradients and epochs on the same validation data, from its own pre-training, about 450 steps
+in all of 8 points where there are 80, and 720 of 50 where there are 800. Nobody sees test data; RESULTS.md says which
+draws were in sight while defaults were made (``FIRST``).
 
 A task is a draw: peers, which share data, start and optimal decisions, are one (``--only peers``), and what is ours,
 which may change without them, one each (``--only learner``, ``"learner, linear"``, ``prediction-focused``,
-``baselines``). All settings of a seed come before the next seed, so that what was interrupted is a balanced table.
+``baselines``, ``regressions``). All settings of a seed come before the next seed, so that what was interrupted is a
+balanced table.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 import drolayers as dro
@@ -62,6 +67,7 @@ figures of earlier versions were in sight."""
 PARTS = ("points", "problem", "noise")
 """What is told apart: tables by the first, means over the grid by the others."""
 LEARNER, LINEAR, FITTED, BASELINES, PEERS = "learner", "learner, linear", "prediction-focused", "baselines", "peers"
+REGRESSIONS, PENALTIES, LEAVES = "regressions", (0.0, 0.1, 1.0), (1, 3, 10)
 APART = "everything of ours apart"
 """Of what tasks are made: results of others are run again."""
 OWN = ("mean prediction", "weighted sample average", FITTED)
@@ -110,6 +116,11 @@ class Drawn:
     validation: tuple[Array, Array]
     test: tuple[Array, Array]
 
+    def held_out_cost(self, decide: Decide) -> float:
+        """What decisions cost on validation data."""
+        Z, Y = self.validation
+        return float(self.quick.cost(decide(Z), Y).mean())
+
     def predicting(self, predict: Callable[[Array], Any]) -> Decide:
         """The best decisions for what is predicted."""
         return lambda Z: self.quick.decide(torch.as_tensor(predict(Z)))
@@ -127,7 +138,7 @@ def tasks(seeds: int, quick: bool = False) -> list[Task]:
         for e in grid["noise"]
         for d in grid["degree"]
         for p in grid["problem"]
-        for who in (LEARNER, LINEAR, FITTED, BASELINES, PEERS)
+        for who in (LEARNER, LINEAR, FITTED, BASELINES, REGRESSIONS, PEERS)
     ]
 
 
@@ -144,6 +155,7 @@ def run(task: Task, work: Path) -> Outcome:
     methods = {
         PEERS: lambda: peers(drawn, task.seed),
         BASELINES: lambda: simple(drawn, task.seed),
+        REGRESSIONS: lambda: regressions(drawn, task.seed),
         LEARNER: lambda: ours(drawn, task.seed, LEARNER),
         LINEAR: lambda: ours(drawn, task.seed, LINEAR, model=dro.Network(hidden=())),
         FITTED: lambda: ours(drawn, task.seed, FITTED, training=None),
@@ -234,19 +246,22 @@ def simple(drawn: Drawn, seed: int) -> Iterator[Fitted]:
     yield "mean prediction", drawn.predicting(mean.predict_mean), {}
 
 
+def regressions(drawn: Drawn, seed: int) -> Iterator[Fitted]:
+    """Predictions without a gradient, each the best of three on validation data."""
+    linear = [make_pipeline(StandardScaler(), Ridge(penalty * len(drawn.training[0]))) for penalty in PENALTIES]
+    forests = [RandomForestRegressor(min_samples_leaf=leaf, random_state=seed) for leaf in LEAVES]
+    for name, models in (("least squares", linear), ("random forest", forests)):
+        tried = [drawn.predicting(model.fit(*drawn.training).predict) for model in models]
+        yield name, min(tried, key=drawn.held_out_cost), {}
+
+
 def peers(drawn: Drawn, seed: int) -> Iterator[Fitted]:
-    """Everybody else."""
+    """Everybody else: what is trained on decisions, or could be, from one start."""
     problem, quick, training, held_out = drawn.problem, drawn.quick, drawn.training, drawn.validation
     predicting = drawn.predicting
 
-    def cost(decide: Decide) -> float:
-        return float(quick.cost(decide(held_out[0]), held_out[1]).mean())
-
-    forest = RandomForestRegressor(random_state=seed).fit(*training)
-    yield "random forest", predicting(forest.predict), {}
-    start = squares(*training)
+    cost, start = drawn.held_out_cost, squares(*training)
     begin = predicting(applied(start))
-    yield "least squares", begin, {}
     epochs = STEPS // -(-len(training[0]) // BATCH)
     budget: dict[str, Any] = {"epochs": epochs, "batch_size": BATCH, "hidden": ()}
     linear = [baselines.MeanPrediction(problem, seed, lr=rate, **budget) for rate in RATES]
@@ -262,7 +277,7 @@ def peers(drawn: Drawn, seed: int) -> Iterator[Fitted]:
 
 
 def tuned(tried: list[Decide], cost: Callable[[Decide], float]) -> tuple[Decide, dict[str, float]]:
-    """The best of some on validation data, and its place, the last of which is the largest rate."""
+    """The best of some on validation data, and its rate: the last of them are those of the rates."""
     best = int(np.argmin([cost(decide) for decide in tried]))
     return tried[best], {"rate": RATES[best - len(tried)] if best >= len(tried) - len(RATES) else 0.0}
 
