@@ -35,8 +35,7 @@ from drolayers.checks import whole
 from drolayers.conic import make_engine
 from drolayers.conic.compile import compile_program
 from drolayers.errors import ModelError, ShapeError
-from drolayers.status import Status, usable
-from drolayers.statuses import Statuses
+from drolayers.status import Status, Statuses, usable
 from research.baselines.hellinger_smooth import Data, Point, differentiable, interior_point
 
 

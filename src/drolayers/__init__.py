@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ModelError,
         ShapeError,
         SolveError,
+        UnsolvedItemsWarning,
     )
     from drolayers.layer import Decision, DROLayer
     from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer, choose
@@ -72,6 +73,7 @@ _HOME = {
     "SolveError": "errors",
     "Status": "status",
     "Uncertain": "uncertainty",
+    "UnsolvedItemsWarning": "errors",
     "Wasserstein": "ambiguity.wasserstein",
     "Adaptive": "cost.adaptive",
     "always": "cost.risk",
@@ -127,6 +129,7 @@ __all__ = [
     "Status",
     "Trainer",
     "Uncertain",
+    "UnsolvedItemsWarning",
     "Wasserstein",
     "always",
     "chance",

@@ -124,10 +124,14 @@ def decide(
     answered with the decision, by variable, and a status; a row without a decision is left empty.
     """
     with one_sentence():
+        from drolayers.status import no_unsolved_warnings
+
         learner, covariates = _load(model, problem)
         known = learner.problem.known_data
         given = _Table.of(tables.read(data, covariates, known.columns), len(covariates), 0, known)
-        decision = learner.decision(given.Z, given.known)
+        with no_unsolved_warnings():
+            # The table and the sentence below report these rows.
+            decision = learner.decision(given.Z, given.known)
         from drolayers.learning.policy import column_titles, side_by_side
 
         # What makes up rules says nothing by itself.

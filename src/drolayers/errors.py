@@ -1,10 +1,10 @@
-"""The exceptions of the library; each message is one sentence that says what to do."""
+"""The exceptions and warnings of the library; each message says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from drolayers.status import Status
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
 
 
 class DROError(Exception):
@@ -31,13 +31,21 @@ class MaskedDataWarning(UserWarning):
     """Some items of a batch were given known data that cannot be used."""
 
 
-class SolveError(DROError, RuntimeError):
-    """Some items of a batch could not be solved; ``items`` maps their positions to statuses."""
+class UnsolvedItemsWarning(UserWarning):
+    """Some items of a batch have no solution; the message counts them by status and says what to do."""
 
-    def __init__(self, statuses: Sequence[Status], more_advice: str = "") -> None:
-        self.items = {i: Status(s) for i, s in enumerate(statuses) if not Status(s).ok}
-        listed = ", ".join(f"{i}: {s}" for i, s in list(self.items.items())[:8])
-        more = "" if len(self.items) <= 8 else f" and {len(self.items) - 8} more"
-        advice = " ".join(sorted({s.advice for s in self.items.values()}))
-        told = f"{len(self.items)} of {len(statuses)} items were not solved ({listed}{more}). {advice} {more_advice}"
-        super().__init__(told.strip())
+
+class SolveError(DROError, RuntimeError):
+    """Some items of a batch could not be solved.
+
+    Attributes:
+        items: the status of each unsolved item, by its position in the batch; empty for the rows of a whole epoch.
+    """
+
+    def __init__(self, message: str, items: Mapping[int, IntEnum] | None = None) -> None:
+        super().__init__(message)
+        self.items = dict(items or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is unpickled from its arguments, of which the base class stores the message alone.
+        return type(self), (str(self), self.items)

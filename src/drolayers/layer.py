@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -18,18 +19,24 @@ from torch import Tensor, nn
 from drolayers.ambiguity.nominal import Pair
 from drolayers.checks import whole
 from drolayers.conic import Engine, Exact, Smoothed, Values, make_engine
-from drolayers.conic.solution import placeholders
 from drolayers.conic.solvers.contract import Solver
 from drolayers.conic.transforms import untraced
 from drolayers.cost.adaptive import Adaptive
-from drolayers.errors import DifferentiationError, ModelError
+from drolayers.errors import DifferentiationError, ModelError, UnsolvedItemsWarning
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.known import Known
 from drolayers.numbering import Keyed, Numbered, keyed_as
 from drolayers.problem import DecisionProblem, Theta
-from drolayers.status import usable
-from drolayers.statuses import OnFailure, Statuses, check_on_failure
+from drolayers.status import (
+    OnFailure,
+    Statuses,
+    check_on_failure,
+    describe_unsolved,
+    solve_error,
+    usable,
+    warns_unsolved,
+)
 from drolayers.surrogate.energy import (
     RelativeTemperature,
     Temperature,
@@ -40,6 +47,9 @@ from drolayers.surrogate.energy import (
 )
 from drolayers.surrogate.proposal import Draws, Proposal, Stratified, Summit
 from drolayers.surrogate.slots import Slots
+
+CALLER = 5
+"""Frames from ``forward`` to the code that calls a layer: two of ours and two of ``torch.nn.Module``."""
 
 SMALL = 32
 """Integer points up to which all are solved rather than sampled."""
@@ -54,9 +64,9 @@ class Decision(Numbered, Statuses):
         value: the worst-case expected cost at the optimum; NaN where not ``ok``.
         status: a ``dro.Status`` code an item.
         candidates: the points that the surrogate is made of, ``(batch, candidate, *shape)``, with finite placeholders
-            where a slot holds none.
-        objective: worst-case expected cost at each candidate.
-        probabilities: of the candidates; zero where a slot holds none.
+            where a slot holds none; those of an item that is not ``ok`` repeat the decision of one that is.
+        objective: worst-case expected cost at each candidate; NaN where not ``ok``.
+        probabilities: of the candidates; zero where a slot holds none, and where not ``ok``.
         oracle: how the integer points were found; None where there are none, or where all were solved.
         known: the known data that it was taken with, by parameter, ``(batch, *shape)``.
     """
@@ -91,8 +101,8 @@ class Decision(Numbered, Statuses):
 
     @property
     def effective_sample_size(self) -> Float[Tensor, "batch"]:
-        """1/Σp²; a small one tells of a poor sample, a large one proves nothing."""
-        return effective_sample_size(self.probabilities)
+        """1/Σp²; a small one tells of a poor sample, a large one proves nothing. NaN where not ``ok``."""
+        return effective_sample_size(self.probabilities).masked_fill(~self.ok, torch.nan)
 
     @property
     def derivative(self) -> Int[Tensor, "batch candidate"]:
@@ -139,10 +149,11 @@ class Decision(Numbered, Statuses):
         )
 
     def expected(self, loss: Callable[[Chosen], Tensor]) -> Float[Tensor, "batch"]:
-        """The surrogate loss Σ_k p_k l(x_k), differentiable in θ; zero, without gradient, where not ``ok``.
+        """Compute the surrogate loss Σ_k p_k l(x_k), differentiable in θ; NaN, with a zero gradient, where not ``ok``.
 
         Args:
-            loss: called with ``(batch, candidate, *shape)`` tensors; returns ``(batch, candidate)``.
+            loss: called with ``(batch, candidate, *shape)`` tensors; returns ``(batch, candidate)``. It must be finite
+                and differentiable at the placeholders of ``candidates`` if its gradient reaches further parameters.
         """
         values = loss(self.candidates)
         shape = tuple(self.probabilities.shape)
@@ -151,12 +162,24 @@ class Decision(Numbered, Statuses):
             raise ModelError(f"The loss must return a tensor of shape {shape} (batch, candidate), not {found}.")
         # Masked before the product: zero times an infinite loss would be NaN, and so would its derivative.
         used = torch.where(self.probabilities > 0, values, torch.zeros_like(values))
-        return (self.probabilities * used).sum(1)
+        return (self.probabilities * used).sum(1).masked_fill(~self.ok, torch.nan)
 
     def mean(self, loss: Callable[[Chosen], Tensor]) -> tuple[Float[Tensor, ""], int]:
-        """The mean of ``expected`` over the items that are ``ok``, and their number."""
+        """Average ``expected`` over the items that are ``ok``.
+
+        Args:
+            loss: as for :meth:`expected`.
+
+        Returns:
+            The mean and the number of items that it is over.
+
+        Raises:
+            SolveError: no item is ``ok``.
+        """
         count = int(self.ok.sum())
-        return self.expected(loss).sum() / max(count, 1), count
+        if not count:
+            raise solve_error(self.statuses, "There is no mean loss: skip a batch without a solved item.")
+        return self.expected(loss).masked_fill(~self.ok, 0.0).sum() / count, count
 
 
 class DROLayer(nn.Module):
@@ -178,9 +201,12 @@ class DROLayer(nn.Module):
             ``layer.engine.explain()`` says what was chosen, and why.
         proposal: how points are drawn; ``Stratified`` unless given.
         enumerate_up_to: integer points up to which all are solved rather than sampled; 0 always samples.
-        on_failure: "mask" (NaN, no gradient, a status) or "raise" (a ``SolveError``).
+        on_failure: "mask" returns NaN with a zero gradient and a status for unsolved items, and warns once per layer
+            (``dro.UnsolvedItemsWarning``); "raise" raises a ``SolveError``.
         seed: of the draws; None follows torch's global generator, which ``torch.utils.checkpoint`` restores.
     """
+
+    _warned_unsolved = False
 
     def __init__(
         self,
@@ -225,9 +251,13 @@ class DROLayer(nn.Module):
     def twin(self) -> DROLayer:
         """A layer with the same settings, whose temperature, gradient and draws are its own."""
         made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        made.__dict__.update(self.__getstate__())
         made._rng = deepcopy(self._rng)
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy warns of its own unsolved items.
+        return {name: value for name, value in self.__dict__.items() if name != "_warned_unsolved"}
 
     @property
     def mixed_integer(self) -> bool:
@@ -265,6 +295,14 @@ class DROLayer(nn.Module):
         decide = self._mixed_integer if self.mixed_integer else self._continuous
         advice = partial(self.problem.advice, theta, nominal, known)
         decision = decide(theta, nominal, known).checked(self.on_failure, advice)
+        if not self._warned_unsolved and warns_unsolved() and not bool(decision.ok.all()):
+            self._warned_unsolved = True
+            warnings.warn(
+                f"{describe_unsolved(decision.statuses)} Unsolved items return NaN with a zero gradient. This layer "
+                "does not warn again: see decision.status, or use on_failure='raise'.",
+                UnsolvedItemsWarning,
+                stacklevel=CALLER,
+            )
         told = self.problem.known_data.given(known, len(decision.status))
         return replace(decision, known=Keyed(told, self.problem, "problem.known_data.parameters"))
 
@@ -352,15 +390,18 @@ class DROLayer(nn.Module):
         problem, ok = self.problem, usable(status)
         masked = best.masked_fill(~ok[:, None], torch.nan).to(dtype)
         probabilities = torch.where(ok[:, None], probabilities, torch.zeros_like(probabilities)).to(dtype)
-        # A loss may have no derivative at a placeholder, so none is passed on from there.
+        # A loss may have no derivative at a placeholder, so none is passed on to θ from there. Parameters within the
+        # loss receive its derivative, times zero: so a placeholder is a point at which losses usually have one.
         used = (probabilities > 0)[:, :, None]
-        finite = torch.where(used, candidates, placeholders(candidates.detach(), ok)).to(dtype)
+        solved = best.detach()[ok][:1].repeat(len(ok), 1) if bool(ok.any()) else torch.zeros_like(best)
+        placeholder = torch.where(ok[:, None, None], candidates.detach(), solved[:, None])
+        finite = torch.where(used, candidates, placeholder).to(dtype)
         return Decision(
             problem.decision(masked),
             value.masked_fill(~ok, torch.nan).to(dtype),
             status,
             problem.decision(finite),
-            objective.to(dtype),
+            objective.masked_fill(~ok[:, None], torch.nan).to(dtype),
             probabilities,
             oracle,
             _derivative=derivative,

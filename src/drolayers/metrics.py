@@ -15,10 +15,11 @@ from drolayers.baselines.sibling import ExpectedCost
 from drolayers.conic.transforms import untraced
 from drolayers.cost.lowering import shorten
 from drolayers.cost.risk import Kind
-from drolayers.errors import ModelError
+from drolayers.errors import ModelError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.learning.data import outcomes
 from drolayers.problem import DecisionProblem
+from drolayers.status import no_unsolved_warnings
 
 NOTHING = 1e-9
 """Of what decisions cost: so little is left open by solvers."""
@@ -26,7 +27,7 @@ NOTHING = 1e-9
 
 @untraced
 def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> Float[Tensor, "item"]:
-    """The least cost of those who know the outcomes, one an item; NaN where there is no decision.
+    """The least cost of those who know the outcomes, one an item; NaN, with a warning, where there is no decision.
 
     Args:
         problem: the decision problem; its set is not used.
@@ -35,7 +36,17 @@ def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> F
     """
     y = outcomes(problem, Y)
     table = problem.known_data.table(known, len(y)) if problem.known else None
-    best = ExpectedCost(problem, 1).decide(y[:, None], torch.ones_like(y[:, :1]), table)
+    with no_unsolved_warnings():
+        best = ExpectedCost(problem, 1).decide(y[:, None], torch.ones_like(y[:, :1]), table)
+    missing = torch.stack([value.reshape(len(y), -1).isnan().any(1) for value in best.values()]).any(0)
+    if bool(missing.any()):
+        warnings.warn(
+            f"{int(missing.sum())} of {len(y)} outcomes have no best decision (the first is outcome "
+            f"{int(missing.nonzero()[0, 0])}): their cost in hindsight is NaN, and so is a regret. Leave out these "
+            "rows, or relax the constraints that they break.",
+            UnsolvedItemsWarning,
+            stacklevel=3,
+        )
     return problem.loss(best, y, known if table is None else problem.known_data.values(table))
 
 

@@ -173,6 +173,7 @@ def certified(
     ends = [min(value.min(), cost[finite].min(initial=np.inf)), max(value.max(), cost[finite].max(initial=-np.inf))]
     panel.plot(ends, ends, color=NOMINAL, ls="--", label="as certified")
     label = f"rows, {told.share.rate:.0%} above" + (f", {told.infinite} infinitely far" if told.infinite else "")
+    label += f", {told.undecided} without a decision not shown" if told.undecided else ""
     panel.scatter(value[finite], cost[finite], s=10, alpha=0.5, color=PLAIN, lw=0, label=label)
     if np.isfinite(told.realised):
         panel.scatter([told.certified], [told.realised], marker="X", s=80, color=WORST, label="their means", zorder=3)

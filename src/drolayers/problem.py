@@ -33,7 +33,7 @@ from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
 from drolayers.numbering import RULES, Keyed, Numbered
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
-from drolayers.statuses import OnFailure
+from drolayers.status import OnFailure
 from drolayers.tensors import tensor
 from drolayers.uncertainty import Uncertain
 from drolayers.written import Writer

@@ -1,9 +1,28 @@
-"""What became of one item of a batch, and of its derivative, as values whose text is advice."""
+"""Statuses of the items of a batch and of their derivatives, with advice; and how failures are reported."""
 
 from __future__ import annotations
 
+from abc import ABC
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal, Self
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from drolayers.errors import ModelError, SolveError
+
+OnFailure = Literal["mask", "raise"]
+"""Return NaN with a zero gradient for unsolved items ("mask"), or raise a ``SolveError`` ("raise")."""
+
+LISTED_ITEMS = 8
+"""Positions of unsolved items that a message lists per status."""
+
+_WARN_UNSOLVED: ContextVar[bool] = ContextVar("warn_unsolved", default=True)
+"""Whether layers warn of unsolved items; callers that report them in another way switch it off."""
 
 
 class Status(IntEnum):
@@ -101,3 +120,94 @@ _DERIVATIVES = {
         'or use gradient="smoothed".'
     ),
 }
+
+
+class Statuses(ABC):
+    """An answer for a batch, with a ``dro.Status`` code an item.
+
+    Attributes:
+        status: the codes.
+    """
+
+    status: Int[Tensor, "batch"]
+
+    @property
+    def ok(self) -> Bool[Tensor, "batch"]:
+        """Which items can be used."""
+        return usable(self.status)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The statuses as an enumeration."""
+        return [Status(code) for code in self.status.tolist()]
+
+    @property
+    def counted(self) -> str:
+        """How many items have which status, as text."""
+        return ", ".join(f"{name}: {count}" for name, count in Counter(map(str, self.statuses)).items())
+
+    def checked(self, on_failure: OnFailure = "raise", advice: Callable[[Tensor], str] | None = None) -> Self:
+        """Return this answer, or raise if an item is unsolved.
+
+        Args:
+            on_failure: "raise" returns it only if every item is ``ok``, "mask" in any case.
+            advice: makes further advice from the status codes.
+
+        Raises:
+            SolveError: some items are not ``ok``.
+        """
+        if check_on_failure(on_failure) == "raise" and not bool(self.ok.all()):
+            raise solve_error(self.statuses, "" if advice is None else advice(self.status))
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch={len(self.status)}, {self.counted})"
+
+
+def check_on_failure(on_failure: OnFailure) -> OnFailure:
+    """Validate and return ``on_failure``."""
+    if on_failure not in ("mask", "raise"):
+        raise ModelError(f"on_failure must be 'mask' or 'raise', not {on_failure!r}.")
+    return on_failure
+
+
+def describe_unsolved(statuses: Sequence[Status], items: str = "items") -> str:
+    """Count unsolved items by status, list their first positions, and append the advice of each status.
+
+    Args:
+        statuses: of all items.
+        items: what one entry is called, in the plural.
+    """
+    positions: dict[Status, list[int]] = {}
+    for position, status in enumerate(statuses):
+        if not status.ok:
+            positions.setdefault(status, []).append(position)
+    parts = []
+    for status, listed in sorted(positions.items()):
+        more = ", ..." if len(listed) > LISTED_ITEMS else ""
+        name = items if len(listed) > 1 else items.removesuffix("s")
+        parts.append(f"{len(listed)} {status} ({name} {', '.join(map(str, listed[:LISTED_ITEMS]))}{more})")
+    count = sum(map(len, positions.values()))
+    advice = " ".join(status.advice for status in sorted(positions))
+    return f"{count} of {len(statuses)} {items} were not solved{': ' * bool(parts)}{', '.join(parts)}. {advice}".strip()
+
+
+def solve_error(statuses: Sequence[Status], more_advice: str = "") -> SolveError:
+    """Make the error for a batch with unsolved items."""
+    message = f"{describe_unsolved(statuses)} {more_advice}".strip()
+    return SolveError(message, {i: status for i, status in enumerate(statuses) if not status.ok})
+
+
+@contextmanager
+def no_unsolved_warnings() -> Iterator[None]:
+    """Keep layers from warning of unsolved items, for callers that report them in another way."""
+    token = _WARN_UNSOLVED.set(False)
+    try:
+        yield
+    finally:
+        _WARN_UNSOLVED.reset(token)
+
+
+def warns_unsolved() -> bool:
+    """Whether unsolved items are to be warned of here."""
+    return _WARN_UNSOLVED.get()

@@ -11,6 +11,7 @@ from torch import Tensor
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.learning.data import matrix, same_columns
+from drolayers.learning.policy import Missing
 from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 
@@ -32,8 +33,8 @@ class Policy(Protocol):
     def predict(self, Z: Any, known: Known | None = None) -> Any:
         """The same decisions as one table, the variables side by side."""
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative mean cost, so that greater is better."""
+    def score(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+        """Return the negative mean cost; if a row has no decision, minus infinity unless ``missing="skip"``."""
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""

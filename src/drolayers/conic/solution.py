@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram
-from drolayers.status import Derivative, usable
-from drolayers.statuses import Statuses
+from drolayers.status import Derivative, Statuses, usable
 
 
 @dataclass(frozen=True, eq=False)

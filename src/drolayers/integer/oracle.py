@@ -16,7 +16,7 @@ from torch import Tensor
 from drolayers.checks import number
 from drolayers.conic import ConeProgram, Values
 from drolayers.errors import ModelError
-from drolayers.statuses import Statuses
+from drolayers.status import Statuses
 
 LARGEST = 10_000_000
 """Size of integers up to which a conic solve, accurate to some 1e-8, tells one from the next."""

@@ -103,6 +103,7 @@ class Disappointment:
             infinity where rows say nothing of it: some cost infinitely much, or all differ by the same.
         share: of the rows that cost more than their certificate.
         infinite: how many rows cost infinitely much.
+        undecided: how many further rows have no decision and are left out.
     """
 
     certified: float
@@ -110,6 +111,7 @@ class Disappointment:
     low: float
     share: Share
     infinite: int = 0
+    undecided: int = 0
 
     @property
     def gap(self) -> float:
@@ -120,7 +122,8 @@ class Disappointment:
         least = f" (difference at least {self.low:.4g})" if self.low > -float("inf") else ""
         costs = f", since {self.infinite} rows cost infinitely much" if self.infinite else ""
         told = f"certified {self.certified:.4g}, realised {self.realised:.4g}{costs}{least}"
-        return f"{told}; above the certificate {self.share}"
+        dropped = f"; {self.undecided} rows without a decision are left out" if self.undecided else ""
+        return f"{told}; above the certificate {self.share}{dropped}"
 
 
 @final
@@ -149,7 +152,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"rows           {self.rows}, of which {self.decided} have a decision",
+            f"rows           {self.rows}, of which {self.rows - self.decided} have no decision and are left out below",
             f"cost           {self.cost:.4g} ± {self.error:.2g}",
             f"certificates   {self.disappointment or 'none of costs: dro.fragility has a target instead'}",
         ]
@@ -366,16 +369,18 @@ def by_disappointment(
     return Calibration(kept, "disappointment", beta, len(data), *costs[kept], low)
 
 
-def disappointed(certified: Float[Tensor, "row"], realised: Float[Tensor, "row"], seed: int) -> Disappointment:
-    """What was certified beside what came."""
+def disappointed(
+    certified: Float[Tensor, "row"], realised: Float[Tensor, "row"], seed: int, undecided: int = 0
+) -> Disappointment:
+    """What was certified beside what came, and how many further rows have no decision."""
     if not len(realised):
-        return Disappointment(float("nan"), float("nan"), float("nan"), Share.of(0, 0))
+        return Disappointment(float("nan"), float("nan"), float("nan"), Share.of(0, 0), undecided=undecided)
     # What solvers leave of an equality is no disappointment; what is infinite, or no number, is no equality.
     left = OPEN * torch.maximum(certified.abs(), realised.abs())
     above = ~(realised <= certified + torch.where(left.isfinite(), left, 0.0))
     low = lower_bound(differences(certified, realised), 0.05, np.random.default_rng(seed))
     share, infinite = Share.of(int(above.sum()), len(realised)), int(realised.isposinf().sum())
-    return Disappointment(float(certified.mean()), float(realised.mean()), low, share, infinite)
+    return Disappointment(float(certified.mean()), float(realised.mean()), low, share, infinite, undecided)
 
 
 def checked_scales(scales: Sequence[float] | None) -> tuple[float, ...]:

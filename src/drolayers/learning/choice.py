@@ -22,6 +22,7 @@ from drolayers.learning.learner import DecisionFocusedLearner
 from drolayers.learning.objectives import Criterion, Mean
 from drolayers.learning.settings import Stage
 from drolayers.problem import DecisionProblem
+from drolayers.status import no_unsolved_warnings
 
 Named = Literal["mean"] | Criterion | Callable[[Any, Any, Any], float]
 
@@ -208,7 +209,10 @@ def _scaled(fitted: Any, scale: float | None, rows: int) -> Any:
 def _costs(fitted: Any, data: Examples) -> Float[Tensor, "row"]:
     """What its decisions cost; NaN where there is none."""
     known = fitted.problem.known_data.values(data.known)
-    return fitted.problem.loss(fitted.decide(data.Z, known), data.Y, known).detach().double()
+    with no_unsolved_warnings():
+        # Candidates report their rows without a decision.
+        decision = fitted.decide(data.Z, known)
+    return fitted.problem.loss(decision, data.Y, known).detach().double()
 
 
 def _judged(

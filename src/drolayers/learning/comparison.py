@@ -33,7 +33,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from drolayers.errors import ShapeError
+from drolayers.errors import ShapeError, SolveError
 from drolayers.learning.model import SetModel
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import RATE, Stage
@@ -185,6 +185,7 @@ class Comparison:
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
         self._differ = self._left_out = False
+        self._unsolved: SolveError | None = None
         self._usual: _Kept | None = None
         self._others: list[_Kept] = []
         self._settled: _Kept | None = None
@@ -252,6 +253,11 @@ class Comparison:
         what = choice.name + _sized(size) + _moved(self.pipeline.share)
         try:
             self._run(choice.stage, name, origin)
+        except SolveError as error:
+            self._unsolved = error
+            trial = Trial(f"{what}, no decisions", float("inf"), 0.0, choice.stage.epochs)
+            self.trials.append(trial)
+            return trial
         except ShapeError:
             # At too large a rate the parameters overflow: there is nothing to measure, and nothing is won.
             if all(bool(parameter.isfinite().all()) for parameter in self.pipeline.model.parameters()):
@@ -304,8 +310,14 @@ class Comparison:
         return self.tried(replace(choice, stage=choice.stage.but(epochs=epochs)), f"decision/trial-{trained}")
 
     def keep(self) -> Findings:
-        """Leave the pipeline at the best model that was seen."""
+        """Leave the pipeline at the best model that was seen.
+
+        Raises:
+            SolveError: no model decides for any row.
+        """
         best = self._best
+        if self._unsolved is not None and not best.trial.solved:
+            raise self._unsolved
         layer = self.pipeline.layer
         layer.gradient, layer.temperature = self._layer
         best.put(self.pipeline)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import isinf
 from typing import Any
 
 import cvxpy as cp
 import torch
 from torch import Tensor
 
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError, ShapeError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.layer import Decision
 from drolayers.learning.calibration import (
@@ -30,12 +30,14 @@ from drolayers.learning.calibration import (
 from drolayers.learning.data import Examples, examples, matrix, same_columns
 from drolayers.learning.objectives import certifies, check_certified
 from drolayers.learning.pipeline import Pipeline
+from drolayers.learning.policy import Missing, check_missing, warn_unsolved_rows
 from drolayers.learning.settings import Stage
 from drolayers.numbering import RULES, Keyed, keyed_as
 from drolayers.problem import DecisionProblem
+from drolayers.status import describe_unsolved
 
-UNDECIDED = 0.5
-"""Share of training rows without a decision from which on a learner says so."""
+CHECKED_ROWS = 512
+"""Training rows that are solved again after a fit in which some had no decision."""
 
 
 class Judged(ABC):
@@ -72,25 +74,23 @@ class Judged(ABC):
         """Contexts of the right width, for sets that have their size."""
 
     def _tell_undecided(self, data: Examples) -> None:
-        """Warn where most rows had no decision in the last epoch, or some cost infinitely much there."""
+        """Warn if rows have no decision after the last epoch, or if some cost infinitely much there."""
         epochs = self.history_.get("decision", [])
-        if epochs and isinf(epochs[-1].get("decision_loss", 0.0)):
+        if epochs and math.isinf(epochs[-1].get("decision_loss", 0.0)):
             warnings.warn(
                 "The loss of the last epoch is infinite, since some decisions cost infinitely much at the outcomes of "
                 "their rows, from which nothing is learnt: see learner.costs(Z, Y), and let the second stage have a "
                 "dear way out.",
                 stacklevel=4,
             )
-        if not epochs or epochs[-1].get("masked_share", 0.0) < UNDECIDED:
+        if not epochs or not epochs[-1].get("masked_share", 0.0):
             return
-        some = data[torch.arange(min(len(data), 64))]
-        told = self.pipeline_.decide(some.Z, some.known).statuses
-        missing = [status for status in told if not status.ok]
-        if missing:
-            often = max(set(missing), key=missing.count)
+        some = data[torch.arange(min(len(data), CHECKED_ROWS))]
+        statuses = self.pipeline_.decide(some.Z, some.known).statuses
+        if not all(status.ok for status in statuses):
             warnings.warn(
-                f"{len(missing)} of {len(told)} training rows have no decision, most of them {often}, so that nothing "
-                f"is learnt from them. {often.advice}",
+                f"{describe_unsolved(statuses, 'training rows')} Nothing is learnt from these rows.",
+                UnsolvedItemsWarning,
                 stacklevel=4,
             )
 
@@ -99,31 +99,66 @@ class Judged(ABC):
         """Whether sets have a shape, but no size yet."""
         return self.training is not None and self.training.coverage is not None and self.calibration_ is None
 
+    @abstractmethod
+    def _decision(self, Z: Any, known: Known | None) -> Decision:
+        """Decide without a warning of rows that have no decision."""
+
     def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
         """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
-        decision = self.decision(Z, known)
+        decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         found = torch.full_like(decision.value, torch.nan)
         found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
         return found
 
-    def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The mean decision loss over the items that have a decision; NaN where none has."""
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        return float(self.problem.loss(chosen, outcomes, told).mean()) if len(outcomes) else float("nan")
+    def loss(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+        """Return the mean cost of the decisions.
 
-    def violations(self, Z: Any, Y: Any, known: Known | None = None) -> dict[cp.Constraint, float]:
-        """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
-
-        By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of ``dro.expected``
-        and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds several (negative:
-        room to spare).
+        Args:
+            Z: contexts.
+            Y: their outcomes.
+            known: values of ``problem.known``, one row a context.
+            missing: if a row has no decision, "worst" returns NaN and warns (``dro.UnsolvedItemsWarning``), and "skip"
+                averages the other rows; NaN with a warning if no row has one.
         """
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        if not len(outcomes):
-            return Keyed({rule.constraint: float("nan") for rule in self.problem.rules}, self.problem, RULES)
+        check_missing(missing)
+        decision = self._decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        if self._lacks_rows(decision, missing):
+            warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), "The loss is NaN", missing)
+            return math.nan
+        return float(self.problem.loss(chosen, outcomes, told).mean())
+
+    def violations(
+        self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst"
+    ) -> dict[cp.Constraint, float]:
+        """Measure how far decisions miss the constraints with worst cases on data.
+
+        Args:
+            Z: contexts.
+            Y: their outcomes.
+            known: values of ``problem.known``, one row a context.
+            missing: if a row has no decision, "worst" returns NaN and warns (``dro.UnsolvedItemsWarning``), and "skip"
+                measures the other rows; NaN with a warning if no row has one.
+
+        Returns:
+            By constraint: how often ``dro.always`` and ``dro.chance`` do not hold, by how much the mean of
+            ``dro.expected`` and the CVaR of ``dro.cvar`` exceed their bounds, each by itself where a constraint holds
+            several (negative: room to spare).
+        """
+        check_missing(missing)
+        decision = self._decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        if self._lacks_rows(decision, missing):
+            warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), "The violations are NaN", missing)
+            return Keyed({rule.constraint: math.nan for rule in self.problem.rules}, self.problem, RULES)
         missed = self.problem.missed(chosen, outcomes, told)
         return keyed_as(missed, {c: float(value) for c, value in missed.items()})
+
+    @staticmethod
+    def _lacks_rows(decision: Decision, missing: Missing) -> bool:
+        """Whether a mean over the rows must not be taken: a row has no decision, or with "skip" none has one."""
+        return not bool(decision.ok.all() if missing == "worst" else decision.ok.any())
 
     def calibrate(
         self,
@@ -197,15 +232,23 @@ class Judged(ABC):
         return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
 
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
-        """What was certified beside what came, over the items that have a decision."""
+        """What was certified beside what came, over the rows that have a decision; the others are counted."""
         check_certified(self.problem)
-        decision = self.decision(Z, known)
+        decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
-        return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
+        return disappointed(
+            decision.value[decision.ok],
+            self.problem.loss(chosen, outcomes, told),
+            self.seed,
+            undecided=int((~decision.ok).sum()),
+        )
 
     def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
-        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
-        decision = self.decision(Z, known)
+        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it.
+
+        Rows without a decision are counted and left out of all figures.
+        """
+        decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
         missed = self.problem.missed(chosen, outcomes, told) if solved else {}
@@ -229,14 +272,10 @@ class Judged(ABC):
         by_rule = Keyed(found, self.problem, RULES)
         return Report(len(decision.status), solved, mean, error, certified, covered, by_rule)
 
-    def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
-        """Decisions, outcomes and known data of the items that have a decision."""
-        return self._chosen(self.decision(Z, known), Y, known)
-
     def _chosen(
         self, decision: Decision, Y: Any, known: Known | None
     ) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
-        """The same for decisions that were taken."""
+        """Select decisions, outcomes and known data of the rows that have a decision."""
         outcomes = matrix(self.problem.ambiguity.y.rows(Y), "Y")
         same_columns(Y, "Y", self.outcome_names_in_)
         if len(outcomes) != len(decision.status):
@@ -249,6 +288,20 @@ class Judged(ABC):
         """The known data of decisions, one row each."""
         return self.problem.known_data.table(known, len(decision.status))
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative decision loss, so that greater is better."""
-        return -self.loss(Z, Y, known)
+    def score(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+        """Return the negative mean cost, so that greater is better.
+
+        Args:
+            Z: contexts.
+            Y: their outcomes.
+            known: values of ``problem.known``, one row a context.
+            missing: if a row has no decision, "worst" returns minus infinity and warns (``dro.UnsolvedItemsWarning``),
+                and "skip" averages the other rows; minus infinity with a warning if no row has one.
+        """
+        check_missing(missing)
+        decision = self._decision(Z, known)
+        chosen, outcomes, told = self._chosen(decision, Y, known)
+        if self._lacks_rows(decision, missing):
+            warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), "The score is minus infinity", missing)
+            return -math.inf
+        return -float(self.problem.loss(chosen, outcomes, told).mean())

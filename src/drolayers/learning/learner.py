@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from drolayers.checks import whole
 from drolayers.conic.transforms import refuse_transforms
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError, ShapeError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
@@ -41,6 +41,7 @@ from drolayers.nominal import KNN, NominalDistribution
 from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 from drolayers.projection import Projection
+from drolayers.status import describe_unsolved, warns_unsolved
 from drolayers.writing import writing
 
 
@@ -275,7 +276,15 @@ class DecisionFocusedLearner(Judged, Decider):
             )
 
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
-        """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
+        """Decisions for contexts, and known data where the problem has some, with their values and statuses.
+
+        Warns of rows without a decision (``dro.UnsolvedItemsWarning``).
+        """
+        decision = self._decision(Z, known)
+        _warn_undecided(decision)
+        return decision
+
+    def _decision(self, Z: Any, known: Known | None) -> Decision:
         contexts = self._contexts(Z)
         return self.pipeline_.decide(contexts, self.problem.known_data.table(known, len(contexts)))
 
@@ -302,8 +311,13 @@ class DecisionFocusedLearner(Judged, Decider):
         return contexts
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
-        """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
-        best = self.decision(Z, known).best
+        """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists.
+
+        Warns of rows without a decision (``dro.UnsolvedItemsWarning``).
+        """
+        decision = self._decision(Z, known)
+        _warn_undecided(decision)
+        best = decision.best
         if isinstance(Z, Tensor):
             return best
         return keyed_as(best, {variable: value.numpy() for variable, value in best.items()})
@@ -418,3 +432,10 @@ class DecisionFocusedLearner(Judged, Decider):
             )
         learner.pipeline_.eval()
         return learner
+
+
+def _warn_undecided(decision: Decision) -> None:
+    """Warn the caller of a public method of the rows that have no decision."""
+    if warns_unsolved() and not bool(decision.ok.all()):
+        message = f"{describe_unsolved(decision.statuses, 'rows')} Their decisions are NaN."
+        warnings.warn(message, UnsolvedItemsWarning, stacklevel=3)

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from drolayers.errors import ShapeError
+from drolayers.errors import ShapeError, SolveError
 from drolayers.layer import Decision
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import Batch, Examples
@@ -21,6 +21,10 @@ from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import Phase, PredictionLosses
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 from drolayers.learning.violations import Violations
+from drolayers.status import Status
+
+UNSOLVED_CHARGE = 1e6
+"""Cost units that the selection of epochs charges for validation rows without a decision, times their share."""
 
 
 class _Training(pl.LightningModule):
@@ -28,6 +32,8 @@ class _Training(pl.LightningModule):
 
     monitor: str
     """By which loss on validation data the best epoch is told."""
+    solved_only: frozenset[str] = frozenset()
+    """Figures that are means over solved items, of which an epoch may have none."""
 
     def __init__(self, pipeline: Pipeline, rate: RateSchedule) -> None:
         super().__init__()
@@ -53,6 +59,9 @@ class _Training(pl.LightningModule):
         """At the end of an epoch, the means of what was noted."""
         if not self.trainer.is_last_batch:
             return
+        for name in self.solved_only - set(self._noted):
+            # This process had no solved item in the whole epoch.
+            self._note(1, **{name: float("nan")})
         for name, pairs in self._noted.items():
             mean = weighted_mean(pairs)
             self.log(name, mean, prog_bar=name.endswith("_loss"), on_step=False, on_epoch=True, batch_size=1)
@@ -151,7 +160,8 @@ class DecisionModule(_Training):
             that; None leaves sets as they are.
     """
 
-    monitor = "val_decision_loss"
+    monitor = "val_selection_loss"
+    solved_only = frozenset({"decision_loss", "effective_sample_size"})
 
     def __init__(
         self,
@@ -171,12 +181,14 @@ class DecisionModule(_Training):
         self.objective = Mean() if objective is None else objective
         self.unit, self.violations, self.coverage = unit, violations, coverage
         self._seen: list[Tensor] = []
-        self._followed = False
+        self._followed = self._skips = False
+        self._status_counts = torch.zeros(len(Status), dtype=torch.int64)
         self._backward_from = 0.0
         self._validated: list[tuple[Decision, Tensor, Tensor]] = []
 
     def on_train_epoch_start(self) -> None:
         """Move along the schedules."""
+        self._status_counts = torch.zeros(len(Status), dtype=torch.int64)
         layer = self.pipeline.layer
         if self.temperature is not None:
             layer.temperature = self.temperature(self.current_epoch)
@@ -189,6 +201,7 @@ class DecisionModule(_Training):
         if not len(z):
             self._backward_from = time.perf_counter()
             nothing = self._average(self.pipeline.nothing(), torch.zeros(()))
+            self._skip_unless_solved(torch.zeros((), dtype=torch.int64))
             # As often as those who have something: each waits for the others.
             anchored = self.anchor and self.loss is not None
             return nothing + self._average(self.pipeline.nothing(), torch.zeros(())) if anchored else nothing
@@ -200,7 +213,9 @@ class DecisionModule(_Training):
             total = total + self.pipeline.nothing()
         seconds["layer"] += time.perf_counter() - start
         mine = decision.ok.sum()
+        self._status_counts += torch.bincount(decision.status.cpu(), minlength=len(Status))
         loss = self._average(total / self.unit, mine)
+        self._skip_unless_solved(mine)
         if self.pipeline.layer.problem.rules and int(mine):
             loss = loss + self._held(decision, y, table)
         if self.anchor and self.loss is not None:
@@ -209,6 +224,13 @@ class DecisionModule(_Training):
         self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), seconds)
         self._backward_from = time.perf_counter()
         return loss
+
+    def _skip_unless_solved(self, mine: Tensor) -> None:
+        """Skip the optimiser's step if no process solved an item of its batch and nothing else is trained.
+
+        A gradient of zero is still a step of Adam, which goes on with the mean of earlier gradients.
+        """
+        self._skips = not self.anchor and not int(self._gathered(mine).sum())
 
     def _resize(self, y: Tensor, rows: Tensor | None = None) -> Callable[[Tensor], Tensor] | None:
         """Sets of the size that covers outcomes, where that is asked for; in training, on their way to it."""
@@ -219,7 +241,7 @@ class DecisionModule(_Training):
         return partial(self.coverage, self.pipeline, y, rows, self.current_epoch, self.global_step)
 
     def _loss(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
-        """The objective, one number an item."""
+        """The objective, one number an item; zero, with a zero gradient, where an item has no decision."""
         problem = self.pipeline.layer.problem
         # An objective of one's own need not know of known data where there is none.
         told = problem.known_data
@@ -228,7 +250,7 @@ class DecisionModule(_Training):
         if not isinstance(found, Tensor) or found.shape != (len(y),):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ShapeError(f"The objective must return a tensor of shape ({len(y)},), one loss an item, not {shape}.")
-        return found
+        return torch.where(decision.ok, found, torch.zeros_like(found))
 
     @torch.no_grad()
     def measured(self, data: Examples, chunk: int = 256) -> Tensor:
@@ -260,7 +282,19 @@ class DecisionModule(_Training):
         return torch.stack(list(problem.missed(chosen, y[ok], known, weights, allowed).values()))
 
     def on_train_epoch_end(self) -> None:
-        """Multipliers follow the epoch's own data where there are none for validation."""
+        """Multipliers follow the epoch's own data where there are none for validation.
+
+        Raises:
+            SolveError: no item of any batch was solved.
+        """
+        counts = self._gathered(self._status_counts.to(self.device)).reshape(-1, len(Status)).sum(0).tolist()
+        if sum(counts) and not any(count for status, count in zip(Status, counts, strict=True) if status.ok):
+            unsolved = {status: count for status, count in zip(Status, counts, strict=True) if count}
+            raise SolveError(
+                f"None of {sum(counts)} training rows was solved in epoch {self.current_epoch}: "
+                f"{', '.join(f'{count} {status}' for status, count in unsolved.items())}. Nothing can be learnt from "
+                f"them. {' '.join(status.advice for status in unsolved)}"
+            )
         if self.violations is not None and not self._followed:
             total = torch.stack(self._seen).sum(0).double() if self._seen else torch.zeros_like(self.violations.unit)
             # A process may have seen nothing; all of them ask.
@@ -273,17 +307,20 @@ class DecisionModule(_Training):
         self._seen, self._followed = [], False
 
     def on_after_backward(self) -> None:
-        """Time of the backward pass."""
+        """Time of the backward pass; a batch without a solved item changes no weight."""
+        if self._skips:
+            for weight in self.pipeline.model.parameters():
+                weight.grad = None
         self._note(1, seconds__backward=time.perf_counter() - self._backward_from)
         super().on_after_backward()
 
     def _record(self, decision: Decision, loss: Tensor, solved: int, items: int, seconds: dict[str, float]) -> None:
         """Losses, effective sample size, masked items, and the time of the paper's stages."""
-        size = decision.effective_sample_size[decision.ok]
-        self._note(max(solved, 1), decision_loss=loss)
+        if solved:
+            size = decision.effective_sample_size[decision.ok]
+            self._note(solved, decision_loss=loss, effective_sample_size=size.mean())
         self._note(
             items,
-            effective_sample_size=size.mean() if size.numel() else 0.0,
             masked_share=1.0 - solved / items,
             **{f"seconds__{stage}": value for stage, value in seconds.items()},
         )
@@ -298,7 +335,11 @@ class DecisionModule(_Training):
         self._validated.append((self.pipeline(z, rows, table, self._resize(y)), y, table))
 
     def on_validation_epoch_end(self) -> None:
-        """The objective of all decisions that there are, as one batch; an epoch that has none is never the best."""
+        """Log the objective of all decisions that there are, as one batch, and the loss that selects the best epoch.
+
+        The selection charges rows without a decision, so that an epoch gains nothing from failing on hard rows. An
+        epoch without any decision is never the best.
+        """
         decisions, outcomes, tables = zip(*self._validated, strict=True)
         decision, y, table = Decision.cat(decisions), torch.cat(outcomes), torch.cat(tables)
         solved = int(decision.ok.sum())
@@ -310,6 +351,8 @@ class DecisionModule(_Training):
                 missed, self._followed = self._missed(decision, y, table, self.violations.allowed), True
                 self.violations.follow(missed)
                 loss += self.unit * self.violations.charge(missed)
+        masked = 1.0 - solved / len(y)
         self.log("val_decision_loss", loss, prog_bar=True)
-        self.log("val_masked_share", 1.0 - solved / len(y))
+        self.log("val_masked_share", masked)
+        self.log("val_selection_loss", loss + UNSOLVED_CHARGE * self.unit * masked)
         self._validated = []

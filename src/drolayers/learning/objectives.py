@@ -1,7 +1,8 @@
 """What training on decisions minimises.
 
 With integers every cost is averaged over the surrogate's candidates, x_k with probabilities p_k. Objectives of a batch
-are those of the items that have a decision; with several processes, each takes those of its own share.
+are those of the items that have a decision, and NaN for the others. With several processes, each takes those of its own
+share.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ class Objective(Protocol):
     def __call__(
         self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
-        """One loss an item, differentiable in θ; zero, without gradient, where an item has no decision."""
+        """Return one loss an item, differentiable in θ.
+
+        An item without a decision may have any loss, such as the NaN of ``decision.expected``: training leaves it out
+        by ``decision.ok``. Sums over a batch must do the same.
+        """
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from drolayers.ambiguity.nominal import Nominal
 from drolayers.layer import Decision, DROLayer
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
+from drolayers.status import no_unsolved_warnings
 
 STAGES = ("learning", "projection", "integer", "layer", "backward")
 """The paper's stages of a training step."""
@@ -118,7 +119,10 @@ class Pipeline(nn.Module):
         nominal = self.around(z, rows)
         theta = (resize or self._sized)(self._projected(raw, nominal, known))
         yield theta
-        yield self.layer(theta, nominal, self._values(known))
+        with no_unsolved_warnings():
+            # Learners report unsolved rows themselves, of all batches together.
+            decision = self.layer(theta, nominal, self._values(known))
+        yield decision
 
     def _values(self, known: Tensor | None) -> Any:
         """Known data by parameter, from a table of it."""
@@ -183,7 +187,7 @@ class Pipeline(nn.Module):
         if not free:
             return 0.0
         theta.requires_grad_()
-        with evaluating(self):
+        with evaluating(self), no_unsolved_warnings():
             decision = self.layer(theta, nominal, self._values(known))
         ok = decision.ok.nonzero()[:, 0]
         if not ok.numel():

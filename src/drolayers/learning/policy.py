@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import cvxpy as cp
 import numpy as np
@@ -12,9 +14,14 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from drolayers.errors import ModelError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.learning.data import column_names, examples, same_columns
 from drolayers.problem import DecisionProblem
+from drolayers.status import warns_unsolved
+
+Missing = Literal["worst", "skip"]
+"""Rule for rows without a decision: they make a mean as bad as it can be, or are left out of it."""
 
 EXPECTED_FAILED_CHECKS = {
     "check_do_not_raise_errors_in_init_or_set_params": "a setting that does not exist is refused at once",
@@ -55,13 +62,48 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         shown = {v.id for v in self.problem.variables}
         return side_by_side({v: value for v, value in self.decide(Z, known).items() if v.id in shown})
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative mean cost over the rows that have a decision, so that greater is better."""
+    def score(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+        """Return the negative mean cost, so that greater is better.
+
+        Args:
+            Z: contexts.
+            Y: their outcomes.
+            known: values of ``problem.known``, one row a context.
+            missing: if a row has no decision, "worst" returns minus infinity and warns, and "skip" averages the other
+                rows.
+        """
+        check_missing(missing)
         data, told = examples(self.problem, Z, Y, known), self.problem.known_data
         values = told.values(data.known)
         same_columns(Y, "Y", getattr(self, "outcome_names_in_", None))
-        chosen = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
-        return -float(self.problem.loss(chosen, data.Y, values).nanmean())
+        decision = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
+        solved = torch.stack([~value.reshape(len(data), -1).isnan().any(1) for value in decision.values()]).all(0)
+        if not bool(solved.all()) and (missing == "worst" or not bool(solved.any())):
+            warn_unsolved_rows(
+                f"{int((~solved).sum())} of {len(solved)} rows have no decision", "The score is minus infinity", missing
+            )
+            return -math.inf
+        return -float(self.problem.loss(decision, data.Y, values)[solved].mean())
+
+
+def check_missing(missing: Missing) -> None:
+    """Raise unless ``missing`` is a known rule for rows without a decision."""
+    if missing not in ("worst", "skip"):
+        raise ModelError(f"missing must be 'worst' or 'skip', not {missing!r}.")
+
+
+def warn_unsolved_rows(count: str, consequence: str, missing: Missing | None = None) -> None:
+    """Warn the caller of a public method that rows have no decision.
+
+    Args:
+        count: a sentence without its point, or with the advice of statuses.
+        consequence: what the method returns for that reason, as the beginning of a sentence.
+        missing: the rule of the method; None if it has none.
+    """
+    if not warns_unsolved():
+        return
+    rule = "; missing='skip' averages the other rows" if missing == "worst" else ""
+    warnings.warn(f"{count.removesuffix('.')}. {consequence}{rule}.", UnsolvedItemsWarning, stacklevel=3)
 
 
 def side_by_side(decision: Mapping[cp.Variable, Any]) -> Any:

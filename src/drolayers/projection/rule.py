@@ -24,8 +24,7 @@ from torch import Tensor
 from drolayers.ambiguity.moment import Moment
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.conic.transforms import unwrapped
-from drolayers.status import Status
-from drolayers.statuses import Statuses
+from drolayers.status import Status, Statuses
 
 Values = dict[str, Tensor]
 """A moment's parameters by name, ``(batch, *shape)``."""
