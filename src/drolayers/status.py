@@ -171,24 +171,26 @@ def check_on_failure(on_failure: OnFailure) -> OnFailure:
     return on_failure
 
 
-def describe_unsolved(statuses: Sequence[Status], items: str = "items") -> str:
+def describe_unsolved(statuses: Sequence[Status], items: str = "items", positions: bool = True) -> str:
     """Count unsolved items by status, list their first positions, and append the advice of each status.
 
     Args:
         statuses: of all items.
         items: what one entry is called, in the plural.
+        positions: whether to list positions, which mean nothing to a caller who did not order the items.
     """
-    positions: dict[Status, list[int]] = {}
-    for position, status in enumerate(statuses):
+    places: dict[Status, list[int]] = {}
+    for place, status in enumerate(statuses):
         if not status.ok:
-            positions.setdefault(status, []).append(position)
+            places.setdefault(status, []).append(place)
     parts = []
-    for status, listed in sorted(positions.items()):
+    for status, listed in sorted(places.items()):
         more = ", ..." if len(listed) > LISTED_ITEMS else ""
         name = items if len(listed) > 1 else items.removesuffix("s")
-        parts.append(f"{len(listed)} {status} ({name} {', '.join(map(str, listed[:LISTED_ITEMS]))}{more})")
-    count = sum(map(len, positions.values()))
-    advice = " ".join(status.advice for status in sorted(positions))
+        where = f" ({name} {', '.join(map(str, listed[:LISTED_ITEMS]))}{more})" if positions else ""
+        parts.append(f"{len(listed)} {status}{where}")
+    count = sum(map(len, places.values()))
+    advice = " ".join(status.advice for status in sorted(places))
     return f"{count} of {len(statuses)} {items} were not solved{': ' * bool(parts)}{', '.join(parts)}. {advice}".strip()
 
 

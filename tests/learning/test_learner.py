@@ -159,29 +159,6 @@ def test_fewer_points_than_neighbours(count: int) -> None:
     assert np.isfinite(model.loss(Z, Y))
 
 
-class Empty(nn.Module):
-    """Always predicts a set that no distribution on the support belongs to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(2, 3)
-
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        return 0.0 * self.inner(z) + torch.tensor([-5.0, -5.0, 1e-3], dtype=z.dtype)
-
-
-def test_batches_in_which_every_item_is_masked() -> None:
-    Z, Y = sales(20)
-    model = learner(shop().problem, model=Empty(), projection=None, pretraining=None).fit(Z, Y)
-    start = torch.nn.utils.parameters_to_vector(model.model.parameters()).detach()
-    np.testing.assert_array_equal(weights(model), start.double().numpy())
-    assert all(row["masked_share"] == 1.0 for row in model.history_["decision"])
-    assert all(row["val_decision_loss"] == np.inf for row in model.history_["decision"])
-    assert np.isnan(model.loss(Z, Y))
-    assert all(np.isnan(value).all() for value in model.decide(Z).values())
-    assert set(model.decision(Z).statuses) == {dro.Status.EMPTY_SET}
-
-
 def test_a_model_of_ones_own_is_trained_but_not_changed() -> None:
     Z, Y = sales()
     own = nn.Sequential(nn.Linear(2, 3), nn.Softplus())
@@ -658,5 +635,5 @@ def test_a_training_without_decisions_says_so() -> None:
     y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
     ambiguity = dro.MomentSet(y, [dro.moments.SquaredNorm()])
     impossible = dro.DecisionProblem(cp.sum(x), [dro.chance(y <= x, 0.8), x <= 1], ambiguity)
-    with pytest.warns(UserWarning, match=r"(\d+) of \1 training rows have no decision, most of them INFEASIBLE.*relax"):
+    with pytest.raises(dro.SolveError, match=r"None of (\d+) training rows was solved.*: \1 INFEASIBLE.*relax"):
         learner(impossible).fit(*sales(24))

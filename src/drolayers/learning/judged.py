@@ -89,7 +89,7 @@ class Judged(ABC):
         statuses = self.pipeline_.decide(some.Z, some.known).statuses
         if not all(status.ok for status in statuses):
             warnings.warn(
-                f"{describe_unsolved(statuses, 'training rows')} Nothing is learnt from these rows.",
+                f"{describe_unsolved(statuses, 'training rows', positions=False)} Nothing is learnt from these rows.",
                 UnsolvedItemsWarning,
                 stacklevel=4,
             )
