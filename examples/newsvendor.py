@@ -43,7 +43,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
 
 for epoch in range(arguments.epochs + 1):
     decision = layer.eval()(projection(model(z_test), nominal(z_test)))
-    print(f"epoch {epoch}: cost {problem.loss(decision.best, demand_test)[decision.ok].mean():.2f}", flush=True)
+    print(f"epoch {epoch}: cost {problem.loss(decision.best, demand_test).mean():.2f}", flush=True)
     layer.train().temperature = 10.0 * 0.8**epoch
     for rows in torch.randperm(len(z)).split(25):
         decision = layer(projection(model(z[rows]), nominal(z[rows])))

@@ -47,7 +47,7 @@ def decide(z):
 for epoch in range(arguments.epochs + 1):
     layer.eval()
     decision = decide(z_test)
-    loss = problem.loss(decision.best, returns_test)[decision.ok].mean()
+    loss = problem.loss(decision.best, returns_test).mean()
     print(f"epoch {epoch}: loss (minus the return) {100 * loss:.2f} %", flush=True)
     layer.train()
     for rows in torch.randperm(len(z)).split(25):

@@ -18,6 +18,7 @@ from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples, examples, split
 from drolayers.problem import DecisionProblem
+from drolayers.status import solve_error
 from research.baselines.hellinger import HellingerPortfolio, RobustPortfolio
 
 
@@ -167,10 +168,16 @@ class EndToEnd(nn.Module):
         return self.program(residuals, self.gamma * predicted, self.delta)
 
     def returns(self, predicted: Float[Tensor, "batch asset"], y: Float[Tensor, "batch asset"]) -> Float[Tensor, ""]:
-        """The mean return of the next period, over the items that were solved."""
+        """Average the return of the next period over the items that were solved.
+
+        Raises:
+            SolveError: no item was solved.
+        """
         found = self(predicted)
+        if not bool(found.ok.any()):
+            raise solve_error(found.statuses)
         weights = torch.where(found.ok[:, None], found.weights, torch.zeros_like(predicted))
-        return (weights * y).sum() / max(int(found.ok.sum()), 1)
+        return (weights * y).sum() / int(found.ok.sum())
 
 
 def _portfolio_variable(problem: DecisionProblem) -> cp.Variable:

@@ -111,7 +111,7 @@ class Step:
         """One step: seconds by stage, and how many items had no decision."""
         _, _, decision, seconds = timed(self.pipeline.stages(self.Z[rows], rows), self._now)
         start = self._now()
-        loss = decision.expected(lambda x: self.portfolio.problem.loss(x, self.Y[rows])).mean()
+        loss, _ = decision.mean(lambda x: self.portfolio.problem.loss(x, self.Y[rows]))
         lost = self._now()
         self.optimiser.zero_grad()
         loss.backward()

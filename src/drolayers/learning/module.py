@@ -230,7 +230,7 @@ class DecisionModule(_Training):
 
         A gradient of zero is still a step of Adam, which goes on with the mean of earlier gradients.
         """
-        self._skips = not self.anchor and not int(self._gathered(mine).sum())
+        self._skips = not self.anchor and not int(self._gathered(mine.to(self.device)).sum())
 
     def _resize(self, y: Tensor, rows: Tensor | None = None) -> Callable[[Tensor], Tensor] | None:
         """Sets of the size that covers outcomes, where that is asked for; in training, on their way to it."""
