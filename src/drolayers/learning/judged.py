@@ -27,6 +27,7 @@ from drolayers.learning.calibration import (
     disappointed,
     scores,
 )
+from drolayers.learning.comparison import Findings
 from drolayers.learning.data import Examples, examples, matrix, same_columns
 from drolayers.learning.objectives import certifies, check_certified
 from drolayers.learning.pipeline import Pipeline
@@ -37,7 +38,7 @@ from drolayers.problem import DecisionProblem
 from drolayers.status import describe_unsolved
 
 CHECKED_ROWS = 512
-"""Training rows that are solved again after a fit in which some had no decision."""
+"""Training and validation rows, of each, that are solved again after a fit in which some had no decision."""
 
 
 class Judged(ABC):
@@ -60,6 +61,7 @@ class Judged(ABC):
     scores_: Tensor
     seen_: Tensor
     history_: dict[str, list[dict[str, float]]]
+    report_: Findings
 
     @abstractmethod
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
@@ -73,7 +75,7 @@ class Judged(ABC):
     def _contexts(self, Z: Any, sized: bool = True) -> Tensor:
         """Contexts of the right width, for sets that have their size."""
 
-    def _tell_undecided(self, data: Examples) -> None:
+    def _warn_undecided_rows(self, training: Examples, held_out: Examples | None) -> None:
         """Warn if rows have no decision after the last epoch, or if some cost infinitely much there."""
         epochs = self.history_.get("decision", [])
         if epochs and math.isinf(epochs[-1].get("decision_loss", 0.0)):
@@ -83,16 +85,21 @@ class Judged(ABC):
                 "dear way out.",
                 stacklevel=4,
             )
-        if not epochs or not epochs[-1].get("masked_share", 0.0):
+        chosen = self.report_.chosen
+        unsolved = bool(epochs) and any(epochs[-1].get(name, 0.0) for name in ("masked_share", "val_masked_share"))
+        if not unsolved and (chosen is None or chosen.solved == 1.0):
             return
-        some = data[torch.arange(min(len(data), CHECKED_ROWS))]
-        statuses = self.pipeline_.decide(some.Z, some.known).statuses
-        if not all(status.ok for status in statuses):
-            warnings.warn(
-                f"{describe_unsolved(statuses, 'training rows', positions=False)} Nothing is learnt from these rows.",
-                UnsolvedItemsWarning,
-                stacklevel=4,
-            )
+        for rows, data in (("training rows", training), ("validation rows", held_out)):
+            if data is None:
+                continue
+            some = data[torch.arange(min(len(data), CHECKED_ROWS))]
+            statuses = self.pipeline_.decide(some.Z, some.known).statuses
+            if not all(status.ok for status in statuses):
+                warnings.warn(
+                    f"{describe_unsolved(statuses, rows, positions=False)} Nothing is learnt from these rows.",
+                    UnsolvedItemsWarning,
+                    stacklevel=4,
+                )
 
     @property
     def _uncalibrated(self) -> bool:

@@ -203,7 +203,7 @@ class DecisionFocusedLearner(Judged, Decider):
         self.history_ = {name: rows for name, rows in course.history.items() if "/" not in name}
         self.report_ = Findings() if comparison is None else comparison.keep()
         self.pipeline_.eval()
-        self._tell_undecided(training)
+        self._warn_undecided_rows(training, held_out)
         if self._uncalibrated and self.calibration_rows_ is not None:
             assert self.training is not None
             self.calibrate(coverage=self.training.coverage)
