@@ -8,6 +8,7 @@ import cvxpy as cp
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.learning.data import matrix, same_columns
@@ -46,11 +47,12 @@ def checked_problem(problem: Any, who: str) -> DecisionProblem:
     return problem
 
 
-def contexts(policy: object, Z: Any) -> Tensor:
-    """Contexts for a fitted policy, as many columns wide as in training."""
+def contexts(policy: object, Z: Any, known: Known | None = None) -> Tensor:
+    """Contexts for a fitted policy, as many columns wide as in training; known data must have their index."""
     width = getattr(policy, "n_features_in_", None)
     if width is None:
         raise NotFittedError(f"This {type(policy).__name__} is not fitted yet: call fit(Z, Y) first.")
+    check_same_index({"Z": Z, "known": known})
     values = matrix(Z, "Z")
     if values.shape[1] != width:
         raise ShapeError(f"Z must have {width} columns, as in training, not {values.shape[1]}.")

@@ -82,7 +82,7 @@ class MeanPrediction(Decider):
     @torch.no_grad()
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The decisions that are best for the predicted means."""
-        values = contexts(self, Z)
+        values = contexts(self, Z, known)
         mean = self.model_(values)[:, None]
         table = self.problem.known_data.table(known, len(values))
         return as_given(self.expected_.decide(mean, torch.ones_like(mean[..., 0]), table), Z)

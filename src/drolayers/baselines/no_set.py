@@ -109,5 +109,5 @@ class NoSet(Decider):
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The decisions at the predicted points."""
-        contexts(self, Z)
+        contexts(self, Z, known)
         return self.learner_.decide(Z, known)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from drolayers.baselines.base import as_given, checked_problem
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.layer import DROLayer
@@ -71,6 +72,7 @@ class FullKnowledge(Decider):
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The robust decisions for the sets that are named."""
         self.fit()
+        check_same_index({"Z": Z, "known": known})
         given = self.theta(matrix(Z, "Z").numpy())
         if isinstance(given, dict):
             given = {name: torch.as_tensor(value).double() for name, value in given.items()}

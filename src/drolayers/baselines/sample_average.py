@@ -46,7 +46,7 @@ class SampleAverage(Decider):
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The one decision, for every context."""
-        count = len(contexts(self, Z))
+        count = len(contexts(self, Z, known))
         table = self.problem.known_data.table(known, count)
         if self.decision_ is None:
             atoms, weights = (part.expand(count, *part.shape[1:]) for part in (self.atoms_, self.weights_))
@@ -91,7 +91,7 @@ class WeightedSampleAverage(Decider):
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The best decision for each context's own distribution."""
-        values = contexts(self, Z)
+        values = contexts(self, Z, known)
         table = self.problem.known_data.table(known, len(values))
         atoms, weights = self.nominal_(values)
         return as_given(self.model_.decide(atoms, weights, table), Z)

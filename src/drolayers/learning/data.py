@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drolayers.checks import finite, number, real
+from drolayers.checks import check_same_index, finite, number, real
 from drolayers.errors import ModelError, ShapeError
 from drolayers.problem import DecisionProblem
 
@@ -98,6 +98,7 @@ class Examples:
 
 def examples(problem: DecisionProblem, Z: Any, Y: Any, known: Any = None, what: str = "", first: int = 0) -> Examples:
     """Contexts, outcomes and known data of the right shapes."""
+    check_same_index({f"{what}Z": Z, f"{what}Y": Y, f"{what}known": known})
     contexts, realised = matrix(Z, f"{what}Z"), outcomes(problem, Y, what)
     table = problem.known_data.table(known, len(contexts), f"{what}known", strict=True)
     return Examples(contexts, realised, first, table)

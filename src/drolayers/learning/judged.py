@@ -12,6 +12,7 @@ import cvxpy as cp
 import torch
 from torch import Tensor
 
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision
@@ -101,6 +102,7 @@ class Judged(ABC):
 
     def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
         """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self.decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         found = torch.full_like(decision.value, torch.nan)
@@ -199,12 +201,14 @@ class Judged(ABC):
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
         """What was certified beside what came, over the items that have a decision."""
         check_certified(self.problem)
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self.decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
 
     def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
         """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self.decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
@@ -231,6 +235,7 @@ class Judged(ABC):
 
     def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """Decisions, outcomes and known data of the items that have a decision."""
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         return self._chosen(self.decision(Z, known), Y, known)
 
     def _chosen(

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from drolayers.checks import whole
+from drolayers.checks import check_same_index, whole
 from drolayers.conic.transforms import refuse_transforms
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
@@ -277,6 +277,7 @@ class DecisionFocusedLearner(Judged, Decider):
     def decision(self, Z: Any, known: Known | None = None) -> Decision:
         """Decisions for contexts, and known data where the problem has some, with their values and statuses."""
         contexts = self._contexts(Z)
+        check_same_index({"Z": Z, "known": known})
         return self.pipeline_.decide(contexts, self.problem.known_data.table(known, len(contexts)))
 
     def _check_fitted(self) -> None:
@@ -311,6 +312,7 @@ class DecisionFocusedLearner(Judged, Decider):
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
+        check_same_index({"Z": Z, "known": known})
         needed = self.problem.sets.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import finite, number, real, whole
+from drolayers.checks import check_same_index, finite, number, real, whole
 from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ModelError, ShapeError
 
@@ -97,6 +97,7 @@ class NominalDistribution(nn.Module, ABC):
             Z: covariates ``(N, dz)``; a tensor, an array or a data frame.
             Y: outcomes ``(N, dim)``, or ``(N, rows, columns)`` of a matrix.
         """
+        check_same_index({"Z": Z, "Y": Y})
         covariates = matrix(Z, "Z")
         outcomes = matrix(Y.reshape(len(Y), -1) if getattr(Y, "ndim", 2) == 3 else Y, "Y")
         if len(covariates) != len(outcomes):
