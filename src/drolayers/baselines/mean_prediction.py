@@ -12,7 +12,7 @@ from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.known import Known
-from drolayers.learning.data import examples, split
+from drolayers.learning.data import check_in_support, examples, split
 from drolayers.learning.policy import Decider
 from drolayers.problem import DecisionProblem
 
@@ -55,9 +55,9 @@ class MeanPrediction(Decider):
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Train the network; validation data decide which epoch is kept."""
         checked_problem(self.problem, "MeanPrediction")
-        training, held_out = split(
-            self.problem, examples(self.problem, Z, Y, known), validation, self.validation_share, self.seed
-        )
+        everything = examples(self.problem, Z, Y, known)
+        check_in_support(self.problem, everything)
+        training, held_out = split(self.problem, everything, validation, self.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])
         self.model_, self.history_ = fit_mean(
             training,

@@ -16,7 +16,7 @@ from drolayers.checks import number
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
-from drolayers.learning.data import examples, split
+from drolayers.learning.data import check_in_support, examples, split
 from drolayers.learning.policy import Decider
 from drolayers.learning.settings import RATE, check_places
 from drolayers.nominal import KNN, TiedAtomsWarning
@@ -73,6 +73,7 @@ class NoSet(Decider):
             )
         check_places(pretraining=self.pretraining, training=self.training)
         everything = examples(self.problem, Z, Y, known)
+        check_in_support(self.problem, everything)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])
         rate = self.pretraining.rate

@@ -12,7 +12,7 @@ from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.errors import ModelError
 from drolayers.known import Known
-from drolayers.learning.data import examples
+from drolayers.learning.data import check_in_support, examples
 from drolayers.learning.policy import Decider
 from drolayers.nominal import KNN, NominalDistribution
 from drolayers.numbering import keyed_as
@@ -36,6 +36,7 @@ class SampleAverage(Decider):
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Solve for the decision; validation data are not needed."""
         data = examples(checked_problem(self.problem, "SampleAverage"), Z, Y, known)
+        check_in_support(self.problem, data)
         self._take_columns(Z, Y, data.Z.shape[1])
         count = len(data)
         self.model_ = ExpectedCost(self.problem, count, oracle=self.oracle, engine=self.engine)
@@ -81,6 +82,7 @@ class WeightedSampleAverage(Decider):
     def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
         """Take in the data; validation data are not needed."""
         data = examples(checked_problem(self.problem, "WeightedSampleAverage"), Z, Y, known)
+        check_in_support(self.problem, data)
         if self.nominal is not None and not isinstance(self.nominal, NominalDistribution):
             raise ModelError(f"nominal must be an object such as dro.nominal.KNN(k=20), not {self.nominal!r}.")
         nominal = KNN(k=min(20, len(data))) if self.nominal is None else deepcopy(self.nominal)

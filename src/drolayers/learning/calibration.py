@@ -27,14 +27,12 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
-from drolayers.ambiguity.base import beyond
 from drolayers.checks import number
 from drolayers.cost.lowering import shorten
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples
 from drolayers.learning.objectives import check_certified
 from drolayers.learning.pipeline import Pipeline
-from drolayers.problem import DecisionProblem
 
 SCALES = tuple(2.0 ** (k / 4) for k in range(12, -13, -1))
 """The scales that are tried for a value unless others are given, from 8 to 1/8."""
@@ -208,17 +206,6 @@ def check_enough(count: int, level: float) -> None:
         raise ModelError(f"coverage={level:g} needs {needed} calibration rows at least, not {count}.")
 
 
-def check_supported(problem: DecisionProblem, data: Examples, level: float, what: str) -> None:
-    """Raise where more outcomes lie outside of the support than coverage may miss."""
-    outside = int(beyond(problem.ambiguity.y, data.Y, problem.known_data.values(data.known)).sum())
-    if len(data) - outside < min(rank(len(data), level), len(data)):
-        raise ModelError(
-            f"{outside} of {len(data)} {what} outcomes lie outside of the support of {problem.ambiguity.y.name()}, "
-            f"where no set holds them, which are too many for coverage={level:g}: widen the support, or clean the "
-            "outcomes."
-        )
-
-
 def conformal(scores: Float[Tensor, "row"], level: float) -> float:
     """The scale at which a new row is covered with probability ``level``.
 
@@ -335,8 +322,6 @@ def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
 def by_coverage(pipeline: Pipeline, data: Examples, level: float) -> tuple[Calibration, Float[Tensor, "row"]]:
     """The scale that covers a new row with some probability, and the scores that say so."""
     level, found = checked_level("coverage", level), scores(pipeline, data)
-    if bool(found.isinf().any()):
-        check_supported(pipeline.layer.problem, data, level, "calibration")
     return Calibration(conformal(found, level), "coverage", level, len(data)), found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from drolayers.ambiguity.base import beyond
 from drolayers.checks import check_same_index, finite, number, real
 from drolayers.errors import ModelError, ShapeError
+from drolayers.panels import entry
 from drolayers.problem import DecisionProblem
+from drolayers.support import Box
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 """Contexts, outcomes, numbers of the rows, and known data."""
@@ -112,6 +116,47 @@ def outcomes(problem: DecisionProblem, Y: Any, what: str = "") -> Tensor:
     return found
 
 
+def outside_support(problem: DecisionProblem, Y: Tensor, known: Any, what: str = "") -> str | None:
+    """Describe the outcomes ``(n, dim)`` that lie outside of the support of ``y``; None if all lie inside.
+
+    Args:
+        problem: the decision problem.
+        Y: outcomes.
+        known: values of ``problem.known``, as ``problem.known_data.values`` returns them.
+        what: which outcomes they are.
+    """
+    y = problem.ambiguity.y
+    rows = beyond(y, Y, known).nonzero()[:, 0].tolist()
+    if not rows:
+        return None
+    first = rows[0]
+    shown, listed = f"{y.name()} = [{', '.join(f'{value:g}' for value in Y[first, :4].tolist())}]", rows[:8]
+    for box in (part for part in getattr(y.support, "parts", (y.support,)) if isinstance(part, Box)):
+        low, high = (end.expand(len(Y), -1)[first] for end in box.ends(y.dim, known))
+        distance = torch.maximum(low - Y[first], Y[first] - high)
+        if float(distance.max()) > 0.0:
+            column = int(distance.argmax())
+            shown = f"{entry(y.shape, column)} = {float(Y[first, column]):g}"
+    more = ", ..." if len(rows) > len(listed) else ""
+    count, where = f"{len(rows)} of {len(Y)} {what}outcomes", f"[{', '.join(map(str, listed))}{more}]"
+    return (
+        f"{count} ({len(rows) / len(Y):.0%}) lie outside of the support {y.support!r} of {y.name()}, in rows {where}, "
+        f"such as {shown} in row {first}"
+    )
+
+
+def check_in_support(problem: DecisionProblem, data: Examples, what: str = "") -> None:
+    """Raise where outcomes lie outside of the support of ``y`` by more than rounding."""
+    if description := outside_support(problem, data.Y, problem.known_data.values(data.known), what):
+        raise ModelError(f"{description}: clip or drop them, or choose a support that holds them.")
+
+
+def warn_outside_support(problem: DecisionProblem, Y: Tensor, known: Any = None) -> None:
+    """Warn where costs are those of outcomes outside of the support of ``y``."""
+    if description := outside_support(problem, Y, known):
+        warnings.warn(f"{description}: the worst case does not bound their costs.", stacklevel=4)
+
+
 def split(
     problem: DecisionProblem, everything: Examples, validation: Any, share: float, seed: int
 ) -> tuple[Examples, Examples | None]:
@@ -122,6 +167,7 @@ def split(
             raise ShapeError(f"validation must be {wanted}, not {type(validation).__name__}.")
         Z, Y, known = (*validation, None)[:3]
         held_out = examples(problem, Z, Y, known, "validation ", len(everything))
+        check_in_support(problem, held_out, "validation ")
         if held_out.Z.shape[1] != everything.Z.shape[1] or held_out.Y.shape[1] != everything.Y.shape[1]:
             raise ShapeError("Validation data must have the columns of the training data.")
         return everything, held_out

@@ -28,7 +28,7 @@ from drolayers.learning.calibration import (
     disappointed,
     scores,
 )
-from drolayers.learning.data import Examples, examples, matrix, same_columns
+from drolayers.learning.data import Examples, check_in_support, examples, matrix, same_columns, warn_outside_support
 from drolayers.learning.objectives import certifies, check_certified
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
@@ -179,6 +179,7 @@ class Judged(ABC):
         if Z is None or Y is None:
             raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
         data = self.rows(Z, Y, known, "calibration ", sized=False)
+        check_in_support(self.problem, data, "calibration ")
         check_unseen(data, self.seen_, "give others, or fit with calibration_share=0.2")
         return data
 
@@ -247,6 +248,7 @@ class Judged(ABC):
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
         ok, told = decision.ok, self._table(known, decision)
+        warn_outside_support(self.problem, outcomes, self.problem.known_data.values(told))
         chosen = {variable: value[ok] for variable, value in decision.best.items()}
         return chosen, outcomes[ok], self.problem.known_data.values(told[ok])
 

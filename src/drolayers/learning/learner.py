@@ -21,11 +21,11 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.calibration import Calibration, check_enough, check_supported, check_unseen, fingerprint
+from drolayers.learning.calibration import Calibration, check_enough, check_unseen, fingerprint
 from drolayers.learning.comparison import Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.course import Course
-from drolayers.learning.data import examples, held_back, matrix, same_columns, split
+from drolayers.learning.data import check_in_support, examples, held_back, matrix, same_columns, split
 from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.first import FirstTraining
 from drolayers.learning.judged import Judged
@@ -150,15 +150,14 @@ class DecisionFocusedLearner(Judged, Decider):
     ) -> None:
         """Both trainings."""
         everything = examples(self.problem, Z, Y, known)
+        check_in_support(self.problem, everything)
         everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
         if self.training is not None and self.training.coverage is not None and self.calibration_rows_ is not None:
             # Rather now than after hours of training.
             check_enough(len(self.calibration_rows_), self.training.coverage)
-            check_supported(self.problem, self.calibration_rows_, self.training.coverage, "calibration")
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         if self.training is not None and self.training.coverage is not None:
             # Sets without a size, or that hold no single outcomes, say so before anything is trained.
-            check_supported(self.problem, training, self.training.coverage, "training")
             sets = self.problem.sets
             centres = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
             sets.scores_anywhere(sets.scaled(torch.cat(centres)[None].double(), 1.0), training.Y[:1])

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.known import Known
-from drolayers.learning.data import column_names, examples, same_columns
+from drolayers.learning.data import column_names, examples, same_columns, warn_outside_support
 from drolayers.problem import DecisionProblem
 
 EXPECTED_FAILED_CHECKS = {
@@ -60,6 +60,7 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         data, told = examples(self.problem, Z, Y, known), self.problem.known_data
         values = told.values(data.known)
         same_columns(Y, "Y", getattr(self, "outcome_names_in_", None))
+        warn_outside_support(self.problem, data.Y, values)
         chosen = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
         return -float(self.problem.loss(chosen, data.Y, values).nanmean())
 
