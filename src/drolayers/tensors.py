@@ -40,7 +40,7 @@ def tensor(name: str, value: Any) -> Tensor:
 
 
 def row_weights(weights: Any, rows: int, name: str = "sample_weight") -> Float[Tensor, "row"] | None:
-    """Check the weights of rows and divide them by their mean; None stands for equal weights.
+    """Check the weights of rows and divide them by the mean of the positive ones; None stands for equal weights.
 
     Args:
         weights: one nonnegative number a row.
@@ -64,7 +64,7 @@ def row_weights(weights: Any, rows: int, name: str = "sample_weight") -> Float[T
         raise ModelError(f"{name} must not be zero in every row: at least one row must count.")
     # First by the largest, so that no sum overflows.
     values = values / values.max()
-    return values / values.mean()
+    return values / values[values > 0].mean()
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:

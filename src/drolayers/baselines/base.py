@@ -19,22 +19,30 @@ from drolayers.problem import DecisionProblem
 class Policy(Protocol):
     """From data to decisions, with the manners of :class:`drolayers.DecisionFocusedLearner`."""
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Learn from contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
             Z: contexts; an array, a data frame or a tensor.
             Y: outcomes.
-            validation: contexts and outcomes (and known data) that decide which epoch is kept, for policies that are
-                trained.
+            validation: contexts and outcomes (and known data, and weights) that decide which epoch is kept, for
+                policies that are trained.
             known: values of ``problem.known``, one row a context.
+            sample_weight: nonnegative weights of the rows ``(n,)``; a row of weight zero counts as absent.
         """
 
     def predict(self, Z: Any, known: Known | None = None) -> Any:
         """The same decisions as one table, the variables side by side."""
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative mean cost, so that greater is better."""
+    def score(self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None) -> float:
+        """The negative mean cost, by the weights of rows, so that greater is better."""
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""

@@ -52,10 +52,17 @@ class MeanPrediction(Decider):
         self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
         self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Train the network; validation data decide which epoch is kept."""
         checked_problem(self.problem, "MeanPrediction")
-        everything = examples(self.problem, Z, Y, known)
+        everything = examples(self.problem, Z, Y, known, sample_weight=sample_weight)
         check_in_support(self.problem, everything)
         training, held_out = split(self.problem, everything, validation, self.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])

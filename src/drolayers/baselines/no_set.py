@@ -64,7 +64,14 @@ class NoSet(Decider):
         self.problem, self.model, self.pretraining, self.training = problem, model, pretraining, training
         self.trainer, self.seed, self.learner = trainer, seed, learner
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Train on squared errors, then on decisions; validation data decide which epochs are kept."""
         for curve in (c for part in checked_problem(self.problem, "NoSet").parts for c in part.parsed.curves):
             raise ModelError(
@@ -72,7 +79,7 @@ class NoSet(Decider):
                 "in y, or compare with MeanPrediction."
             )
         check_places(pretraining=self.pretraining, training=self.training)
-        everything = examples(self.problem, Z, Y, known)
+        everything = examples(self.problem, Z, Y, known, sample_weight=sample_weight)
         check_in_support(self.problem, everything)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])
@@ -101,10 +108,11 @@ class NoSet(Decider):
             **settings,
         )
         told = self.problem.known_data.values
-        validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known))
+        validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known), held_out.weights)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TiedAtomsWarning)
-            self.learner_.fit(training.Z, training.Y, validation, told(training.known))
+            known = told(training.known)
+            self.learner_.fit(training.Z, training.Y, validation, known, sample_weight=training.weights)
         self.history_ = {"mean": first, **self.learner_.history_}
         return self
 

@@ -61,7 +61,12 @@ class FullKnowledge(Decider):
         self.problem, self.theta, self.seed, self.oracle, self.engine = problem, theta, seed, oracle, engine
 
     def fit(
-        self, Z: Any = None, Y: Any = None, validation: tuple[Any, ...] | None = None, known: Known | None = None
+        self,
+        Z: Any = None,
+        Y: Any = None,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
     ) -> Self:
         """There is nothing to learn."""
         if checked_problem(self.problem, "FullKnowledge").sets.needs_nominal:

@@ -19,6 +19,7 @@ from drolayers.errors import ModelError, ShapeError
 from drolayers.panels import entry
 from drolayers.problem import DecisionProblem
 from drolayers.support import Box
+from drolayers.tensors import row_weights, weighted_mean
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 """Contexts, outcomes, numbers of the rows, and known data."""
@@ -73,12 +74,16 @@ def same_columns(table: Any, name: str, known: list[str] | None) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Contexts, outcomes and known data; their rows are numbered from ``first`` on among all points of a training."""
+    """Contexts, outcomes and known data; their rows are numbered from ``first`` on among all points of a training.
+
+    ``weights`` are positive and have mean one; None stands for equal weights.
+    """
 
     Z: Tensor
     Y: Tensor
     first: int = 0
     known: Tensor = torch.zeros(0, 0)  # noqa: RUF009 (replaced)
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.known.numel():
@@ -92,7 +97,8 @@ class Examples:
         return len(self.Z)
 
     def __getitem__(self, rows: Any) -> Examples:
-        return Examples(self.Z[rows], self.Y[rows], known=self.known[rows])
+        weights = None if self.weights is None else row_weights(self.weights[rows], len(self.Z[rows]))
+        return Examples(self.Z[rows], self.Y[rows], known=self.known[rows], weights=weights)
 
     def batch(self, rows: list[int]) -> Batch:
         """Several rows at once, possibly none, with their numbers."""
@@ -100,12 +106,25 @@ class Examples:
         return self.Z[index], self.Y[index], index + self.first, self.known[index]
 
 
-def examples(problem: DecisionProblem, Z: Any, Y: Any, known: Any = None, what: str = "", first: int = 0) -> Examples:
-    """Contexts, outcomes and known data of the right shapes."""
-    check_same_index({f"{what}Z": Z, f"{what}Y": Y, f"{what}known": known})
+def examples(
+    problem: DecisionProblem,
+    Z: Any,
+    Y: Any,
+    known: Any = None,
+    what: str = "",
+    first: int = 0,
+    sample_weight: Any = None,
+) -> Examples:
+    """Check contexts, outcomes and known data, and drop the rows of weight zero."""
+    tables = {"Z": Z, "Y": Y, "known": known, "sample_weight": sample_weight}
+    check_same_index({f"{what}{name}": table for name, table in tables.items()})
     contexts, realised = matrix(Z, f"{what}Z"), outcomes(problem, Y, what)
     table = problem.known_data.table(known, len(contexts), f"{what}known", strict=True)
-    return Examples(contexts, realised, first, table)
+    weights = row_weights(sample_weight, len(contexts), f"{what}sample_weight")
+    if weights is not None and len(realised) == len(weights):
+        counted = weights > 0
+        contexts, realised, table, weights = (part[counted] for part in (contexts, realised, table, weights))
+    return Examples(contexts, realised, first, table, weights)
 
 
 def outcomes(problem: DecisionProblem, Y: Any, what: str = "") -> Tensor:
@@ -157,16 +176,34 @@ def warn_outside_support(problem: DecisionProblem, Y: Tensor, known: Any = None)
         warnings.warn(f"{description}: the worst case does not bound their costs.", stacklevel=4)
 
 
+def mean_cost(costs: Tensor, rows: Any, sample_weight: Any) -> float:
+    """Average the costs of the rows that have a decision, by the weights of all rows; NaN if none has one.
+
+    Args:
+        costs: ``(n,)``, NaN for rows without a decision.
+        rows: the contexts or outcomes whose index the weights must have.
+        sample_weight: one for each row; equal unless given.
+    """
+    check_same_index({"Z": rows, "sample_weight": sample_weight})
+    weights = row_weights(sample_weight, len(costs))
+    counted = ~costs.isnan() if weights is None else ~costs.isnan() & (weights > 0)
+    if not bool(counted.any()):
+        return float("nan")
+    return float(weighted_mean(costs[counted], None if weights is None else weights[counted]))
+
+
 def split(
     problem: DecisionProblem, everything: Examples, validation: Any, share: float, seed: int
 ) -> tuple[Examples, Examples | None]:
     """Training and validation data: those that were given, or a share of the data, drawn at random."""
     if validation is not None:
-        if not isinstance(validation, tuple | list) or not 2 <= len(validation) <= 3:
+        if not isinstance(validation, tuple | list) or not 2 <= len(validation) <= 4:
             wanted = "(Z, Y, known)" if problem.known else "a pair (Z, Y)"
-            raise ShapeError(f"validation must be {wanted}, not {type(validation).__name__}.")
-        Z, Y, known = (*validation, None)[:3]
-        held_out = examples(problem, Z, Y, known, "validation ", len(everything))
+            raise ShapeError(
+                f"validation must be {wanted}, or (Z, Y, known, sample_weight), not {type(validation).__name__}."
+            )
+        Z, Y, known, weights = (*validation, None, None)[:4]
+        held_out = examples(problem, Z, Y, known, "validation ", len(everything), weights)
         check_in_support(problem, held_out, "validation ")
         if held_out.Z.shape[1] != everything.Z.shape[1] or held_out.Y.shape[1] != everything.Y.shape[1]:
             raise ShapeError("Validation data must have the columns of the training data.")

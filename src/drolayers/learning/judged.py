@@ -28,7 +28,15 @@ from drolayers.learning.calibration import (
     disappointed,
     scores,
 )
-from drolayers.learning.data import Examples, check_in_support, examples, matrix, same_columns, warn_outside_support
+from drolayers.learning.data import (
+    Examples,
+    check_in_support,
+    examples,
+    matrix,
+    mean_cost,
+    same_columns,
+    warn_outside_support,
+)
 from drolayers.learning.objectives import certifies, check_certified
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
@@ -109,10 +117,9 @@ class Judged(ABC):
         found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
         return found
 
-    def loss(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The mean decision loss over the items that have a decision; NaN where none has."""
-        chosen, outcomes, told = self._decided(Z, Y, known)
-        return float(self.problem.loss(chosen, outcomes, told).mean()) if len(outcomes) else float("nan")
+    def loss(self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None) -> float:
+        """The mean decision loss, by the weights of rows, over the items that have a decision; NaN where none has."""
+        return mean_cost(self.costs(Z, Y, known), Z, sample_weight)
 
     def violations(self, Z: Any, Y: Any, known: Known | None = None) -> dict[cp.Constraint, float]:
         """How far decisions miss the constraints with worst cases on data; NaN where there are no decisions.
@@ -256,6 +263,6 @@ class Judged(ABC):
         """The known data of decisions, one row each."""
         return self.problem.known_data.table(known, len(decision.status))
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
+    def score(self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None) -> float:
         """The negative decision loss, so that greater is better."""
-        return -self.loss(Z, Y, known)
+        return -self.loss(Z, Y, known, sample_weight)

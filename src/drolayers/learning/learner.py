@@ -91,7 +91,11 @@ class DecisionFocusedLearner(Judged, Decider):
         """An unfitted copy that shares problem and layer, so that its decisions are named by the same variables."""
         settings = self.get_params(deep=False)
         shared = {name: settings.pop(name) for name in ("problem", "layer", "projection", "objective")}
-        return type(self)(**shared, **{name: clone(value, safe=False) for name, value in settings.items()})
+        copy = type(self)(**shared, **{name: clone(value, safe=False) for name, value in settings.items()})
+        if hasattr(self, "_metadata_request"):
+            # Which method of a copy gets sample_weight from a search or a pipeline.
+            copy._metadata_request = deepcopy(self._metadata_request)
+        return copy
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; those of a stage are reached as ``training__rate``."""
@@ -117,17 +121,21 @@ class DecisionFocusedLearner(Judged, Decider):
         validation: tuple[Any, ...] | None = None,
         known: Known | None = None,
         calibration_share: float = 0.0,
+        sample_weight: Any = None,
     ) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
             Z: contexts; an array, a data frame or a tensor.
             Y: outcomes.
-            validation: contexts and outcomes (and known data, where there is some) that decide which epoch is kept; a
-                share of the data unless given.
+            validation: contexts and outcomes that decide which epoch is kept: ``(Z, Y)``, ``(Z, Y, known)`` or
+                ``(Z, Y, known, sample_weight)``, of which known may be None. A share of the data unless given.
             known: values of ``problem.known``, one row a context, by name, by parameter or as columns of a data frame.
                 The model does not see them unless Z holds them too.
             calibration_share: share of the data that is held out, before anything else, for :meth:`calibrate`.
+            sample_weight: nonnegative weights of the rows ``(n,)``; a row of weight zero counts as absent. They weigh
+                losses, the nominal distribution and the comparison on validation data. Units, coverage and
+                calibration count the remaining rows alike.
         """
         self._check()
         # What was saved before may be loaded.
@@ -136,7 +144,7 @@ class DecisionFocusedLearner(Judged, Decider):
         try:
             folder = self.trainer.directory
             with writing(folder or gettempdir()), alone(None if folder is None else Path(folder)):
-                self._fit(Z, Y, validation, known, calibration_share)
+                self._fit(Z, Y, validation, known, calibration_share, sample_weight)
         except BaseException:
             # What is half trained decides nothing.
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -146,10 +154,16 @@ class DecisionFocusedLearner(Judged, Decider):
         return self
 
     def _fit(
-        self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None, calibration_share: float
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None,
+        known: Known | None,
+        calibration_share: float,
+        sample_weight: Any,
     ) -> None:
         """Both trainings."""
-        everything = examples(self.problem, Z, Y, known)
+        everything = examples(self.problem, Z, Y, known, sample_weight=sample_weight)
         check_in_support(self.problem, everything)
         everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
         if self.training is not None and self.training.coverage is not None and self.calibration_rows_ is not None:

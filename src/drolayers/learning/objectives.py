@@ -6,6 +6,7 @@ are those of the items that have a decision; with several processes, each takes 
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
@@ -28,7 +29,11 @@ class Objective(Protocol):
     def __call__(
         self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
-        """One loss an item, differentiable in θ; zero, without gradient, where an item has no decision."""
+        """One loss an item, differentiable in θ; zero, without gradient, where an item has no decision.
+
+        An objective that couples the items of a batch may take ``weights``, one nonnegative number an item. Its losses
+        are averaged by these weights.
+        """
 
 
 @runtime_checkable
@@ -77,11 +82,17 @@ class CVaR:
         _check_level("CVaR", self.level)
 
     def __call__(
-        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+        self,
+        problem: DecisionProblem,
+        decision: Decision,
+        y: Float[Tensor, "batch dim"],
+        known: Known | None = None,
+        weights: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch"]:
         """τ + (c - τ)⁺ / (1 - level)."""
         costs = problem.loss(decision.candidates, y, known)
         mass = decision.probabilities.detach()
+        mass = mass if weights is None else mass * weights.to(mass)[:, None]
         tau = threshold(costs[mass > 0], mass[mass > 0], self.level)
         return decision.expected(lambda x: excess(costs, tau, self.level))
 
@@ -112,13 +123,20 @@ class Shift:
             raise ModelError(f"Shift needs a radius that is not negative, not {self.radius!r}.")
 
     def __call__(
-        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+        self,
+        problem: DecisionProblem,
+        decision: Decision,
+        y: Float[Tensor, "batch dim"],
+        known: Known | None = None,
+        weights: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch"]:
-        """Every cost times n q_i."""
+        """Every cost times n q_i, or with weights times q_i / p_i, p_i = w_i / Σ w."""
         costs, ok = Mean()(problem, decision, y, known), decision.ok
-        weights = torch.zeros_like(costs)
-        weights[ok] = int(ok.sum()) * worst_weights(costs.detach()[ok], self.radius)
-        return weights * costs
+        share = torch.ones_like(costs[ok]) if weights is None else weights.to(costs)[ok]
+        share = share / share.sum()
+        ratios = torch.zeros_like(costs)
+        ratios[ok] = worst_weights(costs.detach()[ok], self.radius, share) / share
+        return ratios * costs
 
     def of(self, costs: Float[Tensor, "point"]) -> float:
         """Their mean under the worst weights."""
@@ -159,6 +177,11 @@ def checked_objective(objective: Objective | str | None) -> Objective:
     if isinstance(objective, str | type) or not isinstance(objective, Objective):
         raise ModelError(f"objective must be 'mean' or an object of dro.objectives, not {objective!r}.")
     return objective
+
+
+def takes_weights(objective: Objective) -> bool:
+    """Whether an objective couples the items of a batch and takes their weights."""
+    return "weights" in inspect.signature(objective.__call__).parameters
 
 
 def certifies(problem: DecisionProblem) -> bool:

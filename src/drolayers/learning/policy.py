@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from drolayers.known import Known
-from drolayers.learning.data import column_names, examples, same_columns, warn_outside_support
+from drolayers.learning.data import column_names, examples, mean_cost, same_columns, warn_outside_support
 from drolayers.problem import DecisionProblem
 
 EXPECTED_FAILED_CHECKS = {
@@ -55,14 +55,14 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         shown = {v.id for v in self.problem.variables}
         return side_by_side({v: value for v, value in self.decide(Z, known).items() if v.id in shown})
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None) -> float:
-        """The negative mean cost over the rows that have a decision, so that greater is better."""
+    def score(self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None) -> float:
+        """The negative mean cost, by the weights of rows, over those that have a decision: greater is better."""
         data, told = examples(self.problem, Z, Y, known), self.problem.known_data
         values = told.values(data.known)
         same_columns(Y, "Y", getattr(self, "outcome_names_in_", None))
         warn_outside_support(self.problem, data.Y, values)
         chosen = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
-        return -float(self.problem.loss(chosen, data.Y, values).nanmean())
+        return -mean_cost(self.problem.loss(chosen, data.Y, values), Z, sample_weight)
 
 
 def side_by_side(decision: Mapping[cp.Variable, Any]) -> Any:

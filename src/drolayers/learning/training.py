@@ -100,7 +100,7 @@ def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples 
     digest = sha256(json.dumps(settings, sort_keys=True).encode())
     for part in data:
         if part is not None:
-            for table in (part.Z, part.Y, part.known):
+            for table in (part.Z, part.Y, part.known, *([] if part.weights is None else [part.weights])):
                 digest.update(str(tuple(table.shape)).encode() + table.contiguous().numpy().tobytes())
     for place in (folder, *(folder / name for name in TRAININGS)):
         _only_files(place)
