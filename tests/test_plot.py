@@ -231,7 +231,7 @@ def test_pictures_of_promises_show_what_was_found() -> None:
     (points,) = [c for c in axes.containers if c.has_yerr]
     assert points[0].get_xdata().tolist() == [0.5, 0.9]
     assert points[0].get_ydata()[1] == pytest.approx(model.coverage(*fresh).rate)
-    axes = plot.certified(model, *fresh, axes=panel())
+    axes = plot.worst_case_costs(model, *fresh, axes=panel())
     rows, means = (c.get_offsets() for c in axes.collections)
     np.testing.assert_allclose(rows[:, 1], model.decide(fresh[0])[x].sum(1))
     np.testing.assert_allclose(means[0], [model.decision(fresh[0]).value.mean(), model.loss(*fresh)])

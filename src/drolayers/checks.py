@@ -55,7 +55,8 @@ def real(name: str, value: Any) -> None:
     if str(getattr(value, "device", "")) == "meta":
         raise ShapeError(f"{name} is on the meta device, where there are no numbers: give it on another one.")
     try:
-        imaginary = value.is_complex() if hasattr(value, "is_complex") else np.iscomplexobj(value)
+        typed = value if hasattr(value, "dtype") else np.asarray(value)
+        imaginary = value.is_complex() if hasattr(value, "is_complex") else np.iscomplexobj(typed)
     except ValueError:
         # Rows of unequal lengths are told by whoever reads them.
         return

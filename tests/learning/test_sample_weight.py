@@ -158,7 +158,7 @@ def test_worst_weights_of_repeated_values() -> None:
 def test_the_losses_of_a_batch_with_whole_weights_are_those_of_repeated_rows() -> None:
     """One step on all rows: the mean, a tail and a shift, and their gradients."""
     Z, Y = sales()
-    for objective in ("mean", CVaR(0.6), Shift(0.5), dro.objectives.Certificate(0.5)):
+    for objective in ("mean", CVaR(0.6), Shift(0.5), dro.objectives.WorstCaseQuantile(0.5)):
         steps = []
         for tables, settings in (((Z, Y), {"sample_weight": whole()}), (repeated(Z, Y), {})):
             made = learner(

@@ -37,7 +37,7 @@ from drolayers.learning.data import (
     same_columns,
     warn_outside_support,
 )
-from drolayers.learning.objectives import certifies, check_certified
+from drolayers.learning.objectives import check_cost_value, has_cost_value
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import Stage
 from drolayers.numbering import RULES, Keyed, keyed_as
@@ -146,16 +146,16 @@ class Judged(ABC):
     ) -> Calibration:
         """Scale the sets on data that nothing was trained on; decisions are those of the scaled sets from then on.
 
-        Either outcomes are covered with a probability, or decisions do not cost more than was certified, on average.
+        Either outcomes are covered with a probability, or decisions cost on average no more than their worst-case cost.
         An earlier scale is forgotten.
 
         Args:
             Z: contexts; those that ``fit(calibration_share=)`` held out unless given.
             Y: their outcomes.
             coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
-                then not above what was certified.
+                then not above the worst-case cost.
             disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
-                what was certified; it takes rows enough for costs that come at one of twenty to be among them.
+                their worst-case cost; it takes rows enough for costs that come at one of twenty to be among them.
             known: values of ``problem.known``, one row a context.
             scales: those to try for a disappointment.
         """
@@ -207,15 +207,15 @@ class Judged(ABC):
         return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
 
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
-        """What was certified beside what came, over the items that have a decision."""
-        check_certified(self.problem)
+        """Compare worst-case costs with realised costs, over the items that have a decision."""
+        check_cost_value(self.problem)
         check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self.decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         return disappointed(decision.value[decision.ok], self.problem.loss(chosen, outcomes, told), self.seed)
 
     def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
-        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it."""
+        """Judge decisions on data: cost, worst-case cost, coverage and constraints; ``print`` shows it."""
         check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self.decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
@@ -236,10 +236,10 @@ class Judged(ABC):
         mean = float(cost.mean()) if solved else float("nan")
         spread = float(cost.std()) if solved > 1 else float("nan")
         value = decision.value[decision.ok]
-        certified = disappointed(value, cost, self.seed) if certifies(self.problem) else None
+        compared = disappointed(value, cost, self.seed) if has_cost_value(self.problem) else None
         error = spread / max(solved, 1) ** 0.5
         by_rule = Keyed(found, self.problem, RULES)
-        return Report(len(decision.status), solved, mean, error, certified, covered, by_rule)
+        return Report(len(decision.status), solved, mean, error, compared, covered, by_rule, self.calibration_)
 
     def _decided(self, Z: Any, Y: Any, known: Known | None) -> tuple[dict[cp.Variable, Tensor], Tensor, Known | None]:
         """Decisions, outcomes and known data of the items that have a decision."""

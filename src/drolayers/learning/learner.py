@@ -30,7 +30,7 @@ from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.first import FirstTraining
 from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
-from drolayers.learning.objectives import Certificate, Objective, check_certified, checked_objective
+from drolayers.learning.objectives import Objective, WorstCaseQuantile, check_cost_value, checked_objective
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED
@@ -238,8 +238,8 @@ class DecisionFocusedLearner(Judged, Decider):
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
-        if isinstance(checked_objective(self.objective), Certificate):
-            check_certified(self.problem)
+        if isinstance(checked_objective(self.objective), WorstCaseQuantile):
+            check_cost_value(self.problem)
         if not self.problem.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
@@ -423,12 +423,12 @@ class DecisionFocusedLearner(Judged, Decider):
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         if header.get("program", program := problem.program.fingerprint) != program:
             learner.scores_ = torch.zeros(0, dtype=torch.float64)
-            if (promised := learner.calibration_) is not None:
-                # A scale that nothing is promised of.
-                learner.calibration_ = Calibration(promised.scale, "choice", None, promised.rows)
+            if (calibration := learner.calibration_) is not None:
+                # The scale stays, its promise was about another problem.
+                learner.calibration_ = Calibration(calibration.scale, "choice", None, calibration.rows)
             warnings.warn(
                 f"{path} was saved for a problem with another cost, other constraints or another set: its sets were "
-                "trained for that one, and nothing is promised of them here until calibrate(...) is called.",
+                "trained for that one, and promise nothing here until calibrate(...) is called.",
                 stacklevel=2,
             )
         learner.pipeline_.eval()

@@ -145,12 +145,12 @@ class Shift:
 
 @final
 @dataclass(frozen=True)
-class Certificate:
+class WorstCaseQuantile:
     """``f + (c - f)⁺ / (1 - level)``, where f is the layer's own worst-case expected cost of the decision.
 
-    Rockafellar and Uryasev's formula with the certificate in place of τ: over all decisions and certificates its mean
-    is least at the conditional CVaR, with f the conditional quantile. So the set is rewarded for a certificate that
-    holds with probability ``level``, and does not shrink to nothing as it may under the mean. With integers every
+    Rockafellar and Uryasev's formula with f in place of τ: over all decisions and numbers f its mean is least at the
+    conditional CVaR, with f the conditional quantile. So the set is rewarded for a worst-case cost that is not exceeded
+    with probability ``level``, and does not shrink to nothing as it may under the mean. With integers every
     candidate has its own f.
 
     Args:
@@ -160,13 +160,13 @@ class Certificate:
     level: float
 
     def __post_init__(self) -> None:
-        _check_level("Certificate", self.level)
+        _check_level("WorstCaseQuantile", self.level)
 
     def __call__(
         self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
-        """The score of every item's certificate."""
-        check_certified(problem)
+        """The score of every item's worst-case cost."""
+        check_cost_value(problem)
         return decision.expected(lambda x: excess(problem.loss(x, y, known), decision.objective, self.level))
 
 
@@ -184,17 +184,17 @@ def takes_weights(objective: Objective) -> bool:
     return "weights" in inspect.signature(objective.__call__).parameters
 
 
-def certifies(problem: DecisionProblem) -> bool:
+def has_cost_value(problem: DecisionProblem) -> bool:
     """Whether the value of a decision is a cost that can be compared with what comes."""
     return all(part.price is None for part in problem.parts)
 
 
-def check_certified(problem: DecisionProblem) -> None:
-    """Raise where it is not."""
-    if not certifies(problem):
+def check_cost_value(problem: DecisionProblem) -> None:
+    """Raise unless the value of a decision is a cost that can be compared with realised costs."""
+    if not has_cost_value(problem):
         raise ModelError(
-            "The cost holds dro.fragility, whose value is a cost per distance: it certifies no cost that could be "
-            "compared with what comes; learner.violations tells by how much the mean exceeds its target."
+            "The cost holds dro.fragility, whose value is a cost per distance and not comparable with realised costs: "
+            "learner.violations returns by how much the mean exceeds its target."
         )
 
 
