@@ -152,7 +152,7 @@ def events() -> Figure:
         decision = dro.DROLayer(problem)(theta)
         plot.worst_case(problem, decision.best, theta, nominal, axes=axes)
         axes.axvline(float(decision.best[stock]), color=INK, ls=":", lw=1.2)
-        axes.set(title=f"{title}: certified {float(decision.value):.1f}", xlabel="demand y", ylabel="")
+        axes.set(title=f"{title}: worst case {float(decision.value):.1f}", xlabel="demand y", ylabel="")
     row[1].get_legend().remove()
     row[0].set(ylabel="probability")
     return made
@@ -310,7 +310,7 @@ def chance() -> Figure:
         problem = dro.DecisionProblem(stock, [dro.chance(y[0] <= stock, probability)], ambiguity)
         missed.append(float((fresh > float(problem.solve(theta).objective)).mean()))
     made, axes = figure(size=(4.2, 2.6))
-    axes.plot(asked, 1.0 - asked, color=GREY, ls="--", label="promised: at most")
+    axes.plot(asked, 1.0 - asked, color=GREY, ls="--", label="allowed: at most")
     axes.plot(asked, missed, color=RED, label="on fresh data")
     axes.set(xlabel="probability asked for", ylabel="demand above the order")
     axes.legend(frameon=False)
@@ -347,7 +347,7 @@ def adapt() -> Figure:
     return made
 
 
-def promised() -> tuple[Any, Any]:
+def calibrated() -> tuple[Any, Any]:
     """A shop whose sets were scaled on rows that were held out, and fresh data."""
     import cvxpy as cp
     import numpy as np
@@ -373,15 +373,15 @@ def promised() -> tuple[Any, Any]:
     return learner.fit(*draw(200, 0), calibration_share=0.3), draw(1000, 1)
 
 
-def certified() -> Figure:
-    """Certificates before and after calibration."""
+def worst_case_costs() -> Figure:
+    """Worst-case costs before and after calibration."""
     from drolayers import plot
 
-    learner, fresh = promised()
+    learner, fresh = calibrated()
     made, row = figure(1, 2, size=(7.6, 3.0), sharex=True, sharey=True)
-    plot.certified(learner, *fresh, axes=row[0])
+    plot.worst_case_costs(learner, *fresh, axes=row[0])
     learner.calibrate(disappointment=0.1)
-    plot.certified(learner, *fresh, axes=row[1])
+    plot.worst_case_costs(learner, *fresh, axes=row[1])
     for axes, title in zip(row, ("as trained", "calibrated"), strict=True):
         axes.set(title=title)
     row[1].set(ylabel="")
@@ -392,7 +392,7 @@ def coverage() -> Figure:
     """Coverage against level."""
     from drolayers import plot
 
-    learner, fresh = promised()
+    learner, fresh = calibrated()
     learner.calibrate(coverage=0.9)
     made, axes = figure(size=(4.2, 2.8))
     plot.coverage(learner, *fresh, axes=axes)
@@ -403,7 +403,7 @@ def sets() -> Figure:
     """Calibrated sets over a feature."""
     from drolayers import plot
 
-    learner, (Z, Y) = promised()
+    learner, (Z, Y) = calibrated()
     learner.calibrate(coverage=0.9)
     made, axes = figure(size=(5.6, 3.0))
     plot.sets(learner, Z[:250], Y[:250], axes)
@@ -422,7 +422,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "surrogate": surrogate,
     "gradients": gradients,
     "chance": chance,
-    "certified": certified,
+    "worst_case_costs": worst_case_costs,
     "coverage": coverage,
     "sets": sets,
 }

@@ -5,7 +5,7 @@
 Problems and shifts are those of the robustness experiment (``research/experiments/robustness.py``), learnt from 100 and
 250 points with its settings. "fitted set" stops after the first training, "no set" trains points on decisions; the
 others train sets on an objective: the mean, the CVaR of the realised cost, the worst shift of a batch, or the
-certificate score at two levels. Figures are the mean and the 95 % CVaR of the loss on a large test sample, drawn in
+worst-case quantile at two levels. Figures are the mean and the 95 % CVaR of the loss on a large test sample, drawn in
 ``frontier.svg``.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from drolayers import baselines
 from drolayers.learning import DecisionFocusedLearner, Trainer
-from drolayers.learning.objectives import Certificate, CVaR, Shift
+from drolayers.learning.objectives import CVaR, Shift, WorstCaseQuantile
 from drolayers.nominal import KNN
 from research.experiments.protocols import PROTOCOLS
 from research.experiments.robustness import PROBLEMS, TEST, judged, made
@@ -32,8 +32,8 @@ OBJECTIVES: dict[str, Any] = {
     "mean": "mean",
     "CVaR 0.8": CVaR(0.8),
     "shift 0.5": Shift(0.5),
-    "certificate 0.5": Certificate(0.5),
-    "certificate 0.8": Certificate(0.8),
+    "worst-case quantile 0.5": WorstCaseQuantile(0.5),
+    "worst-case quantile 0.8": WorstCaseQuantile(0.8),
 }
 
 

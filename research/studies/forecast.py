@@ -81,8 +81,10 @@ class ResidualAtoms(NominalDistribution):
         self.k = k
         self.forecast: Ridge | None = None
 
-    def fit(self, Z: Any, Y: Any) -> Self:
+    def fit(self, Z: Any, Y: Any, sample_weight: Any = None) -> Self:
         """Fit the forecast, and keep its residuals in place of the outcomes."""
+        if sample_weight is not None:
+            raise ModelError("ResidualAtoms takes no sample_weight: its forecast counts all rows alike.")
         contexts, outcomes = matrix(Z, "Z"), matrix(Y, "Y")
         self.forecast = Ridge(contexts.shape[1], outcomes.shape[1])
         residuals = self.forecast.fit(contexts, outcomes)

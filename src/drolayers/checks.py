@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def real(name: str, value: Any) -> None:
     if str(getattr(value, "device", "")) == "meta":
         raise ShapeError(f"{name} is on the meta device, where there are no numbers: give it on another one.")
     try:
-        imaginary = value.is_complex() if hasattr(value, "is_complex") else np.iscomplexobj(value)
+        typed = value if hasattr(value, "dtype") else np.asarray(value)
+        imaginary = value.is_complex() if hasattr(value, "is_complex") else np.iscomplexobj(typed)
     except ValueError:
         # Rows of unequal lengths are told by whoever reads them.
         return
@@ -96,6 +99,39 @@ def finite(name: str, table: Any) -> None:
     if bool(bad.any()):
         rows = bad.nonzero()[:8, 0].tolist()
         raise ShapeError(f"{name} holds NaN or infinity in rows {rows}: drop or fill them first.")
+
+
+def check_same_index(tables: Mapping[str, Any]) -> None:
+    """Refuse pandas objects with unequal indexes, since rows are paired by position.
+
+    Arrays, tensors and lists have no index and fit to any. Tables of unequal lengths are left to other checks.
+
+    Args:
+        tables: data by name; a mapping of tables is compared table by table.
+    """
+    labelled: list[tuple[str, Any]] = []
+    for name, table in tables.items():
+        parts = (
+            {f"{name}[{str(key)!r}]": part for key, part in table.items()}
+            if isinstance(table, Mapping)
+            else {name: table}
+        )
+        labelled += [(part_name, part) for part_name, part in parts.items() if hasattr(part, "iloc")]
+    for name, table in labelled[1:]:
+        first_name, first = labelled[0][0], labelled[0][1].index
+        index = table.index
+        if len(index) != len(first) or index.equals(first):
+            continue
+        row = next((k for k, (a, b) in enumerate(zip(first, index, strict=True)) if a != b), 0)
+        where = f"first in row {row}: {first[row]!s} and {index[row]!s}"
+        reordered = Counter(first) == Counter(index)
+        difference = "the same index in another order" if reordered else "different indexes"
+        # Labels that occur twice do not say which row is meant.
+        align = f"use {name}.loc[{first_name}.index]" if first.is_unique and index.is_unique else "sort both alike"
+        raise ShapeError(
+            f"{first_name} and {name} have {difference}, {where}. Rows are paired by position: {align}, or give "
+            f"{name}.to_numpy() if the rows correspond as they are."
+        )
 
 
 def numbers(name: str, value: Any) -> NDArray[np.float64]:

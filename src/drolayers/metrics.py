@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from drolayers.baselines.sibling import ExpectedCost
+from drolayers.checks import check_same_index
 from drolayers.conic.transforms import untraced
 from drolayers.cost.lowering import shorten
 from drolayers.cost.risk import Kind
@@ -34,6 +35,7 @@ def hindsight(problem: DecisionProblem, Y: Any, known: Known | None = None) -> F
         Y: outcomes ``(n, dim)``.
         known: values of ``problem.known``, one row an outcome.
     """
+    check_same_index({"Y": Y, "known": known})
     y = outcomes(problem, Y)
     table = problem.known_data.table(known, len(y)) if problem.known else None
     with no_unsolved_warnings():

@@ -20,7 +20,7 @@ from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.panels import NOMINAL, PLAIN, WORST, entry
 from drolayers.panels import panels as _panels
-from drolayers.plot_promises import certified, coverage, sets, violations
+from drolayers.plot_promises import coverage, sets, violations, worst_case_costs
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "candidates",
-    "certified",
     "coverage",
     "price_of_robustness",
     "sets",
     "training",
     "violations",
     "worst_case",
+    "worst_case_costs",
 ]
 
 LABELLED = 8

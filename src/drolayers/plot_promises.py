@@ -1,4 +1,4 @@
-"""Pictures of promises on data: coverage, sets over contexts, certificates and constraints."""
+"""Pictures of decisions on data: coverage, sets over contexts, worst-case costs and constraints."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def _column(names: list[str] | None, width: int, feature: int | str) -> tuple[in
     return int(feature), known[feature]
 
 
-def certified(
+def worst_case_costs(
     learner: DecisionFocusedLearner, Z: Any, Y: Any, axes: Axes | None = None, *, known: Known | None = None
 ) -> Axes:
-    """What every decision cost against what was certified, with their means; above the line it cost more.
+    """Draw the realised cost of every decision against its worst-case cost, with their means.
 
     Args:
         learner: a fitted learner.
@@ -161,7 +161,9 @@ def certified(
         known: values of ``problem.known``.
     """
     if not hasattr(learner, "disappointment"):
-        raise ModelError(f"A {type(learner).__name__} certifies nothing: give a fitted dro.DecisionFocusedLearner.")
+        raise ModelError(
+            f"A {type(learner).__name__} has no worst-case costs: give a fitted dro.DecisionFocusedLearner."
+        )
     decision, told = learner.decision(Z, known), learner.disappointment(Z, Y, known)
     ok = decision.ok
     if not bool(ok.any()):
@@ -171,13 +173,15 @@ def certified(
     panel = panels(axes, 1)[0]
     finite = np.isfinite(cost)
     ends = [min(value.min(), cost[finite].min(initial=np.inf)), max(value.max(), cost[finite].max(initial=-np.inf))]
-    panel.plot(ends, ends, color=NOMINAL, ls="--", label="as certified")
+    panel.plot(ends, ends, color=NOMINAL, ls="--", label="equal")
     label = f"rows, {told.share.rate:.0%} above" + (f", {told.infinite} infinitely far" if told.infinite else "")
     label += f", {told.undecided} without a decision not shown" if told.undecided else ""
     panel.scatter(value[finite], cost[finite], s=10, alpha=0.5, color=PLAIN, lw=0, label=label)
     if np.isfinite(told.realised):
-        panel.scatter([told.certified], [told.realised], marker="X", s=80, color=WORST, label="their means", zorder=3)
-    panel.set(xlabel="certified: worst-case expected cost", ylabel="cost")
+        panel.scatter(
+            [told.worst_case_cost], [told.realised], marker="X", s=80, color=WORST, label="their means", zorder=3
+        )
+    panel.set(xlabel="worst-case expected cost", ylabel="realised cost")
     panel.legend(frameon=False)
     return panel
 
@@ -212,7 +216,7 @@ def violations(
         raise ModelError("There is no dro.always and no dro.chance among the constraints, or no decision.")
     panel = panels(axes, 1)[0]
     top = max(*allowed, *(share.high for share in shares))
-    panel.plot([0.0, top], [0.0, top], color=NOMINAL, ls="--", label="promised: at most")
+    panel.plot([0.0, top], [0.0, top], color=NOMINAL, ls="--", label="allowed: at most")
     _points(panel, allowed, shares, "on these data")
     panel.set(xlabel="share of outcomes at which it may fail", ylabel="share at which it fails")
     panel.legend(frameon=False)

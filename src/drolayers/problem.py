@@ -116,6 +116,7 @@ class DecisionProblem(Numbered):
             check_leaves(cost, self.constraints)
             worst = [node for node in walk([cost, *rows]) if isinstance(node, Worst)]
             check_sets([node.ambiguity for node in worst if node.ambiguity is not None], ambiguity.y)
+            check_uses(ambiguity.y, [cost, *rows])
             lifting = lifting_for(ambiguity, cost, rows)
             joint, inner, targets = separated(cost, ambiguity.y, lifting)
         self.parsed: PiecewiseCost = parse(joint, ambiguity.y, lifting)
@@ -519,6 +520,16 @@ class DecisionProblem(Numbered):
                     f"not {tuple(value.shape)}."
                 )
         return values
+
+
+def check_uses(y: Uncertain, expressions: Sequence[cp.Expression]) -> None:
+    """Raise unless the uncertain vector, or a decision that adapts to it, stands in some expression."""
+    used = any(isinstance(p, Uncertain) for expression in expressions for p in expression.parameters())
+    if not used and not adaptive_in(expressions):
+        raise ModelError(
+            f"Neither the cost nor a constraint uses the uncertain {y.name()}, so that no set matters: write the cost "
+            "in ambiguity.y, or solve the problem with CVXPY alone."
+        )
 
 
 def _at(expression: TorchCost, leaves: Mapping[Leaf, Tensor], wrong: Tensor | None) -> Tensor:

@@ -440,28 +440,29 @@ class Conic(Support):
         return [in_cone(M @ full.T - np.tile(b[:, None], (1, y.shape[0]))) for M, b in zip(self.A, self.b, strict=True)]
 
     def violation(self, y: Tensor, known: Told | None = None) -> Tensor:
-        """The smallest uniform relaxation of the cones that admits each point (a small program a point)."""
-        points = y.reshape(-1, y.shape[-1]).detach().cpu().double().numpy()
+        """Compute the smallest uniform relaxation of the cones that admits each point; NaN where no solver finds it."""
+        points = y.reshape(-1, y.shape[-1]).detach().cpu().double()
         dim = points.shape[1]
+        point, unit = cp.Parameter(dim), cp.Parameter(nonneg=True)
         slack, v = cp.Variable(nonneg=True), cp.Variable(max(self.lifted, 1))
         # A row grows by its length where y moves by one.
         lengths = [np.linalg.norm(M[:, :dim], axis=1).max() for M in self.A]
         lengths = [length if length > 0 else 1.0 for length in lengths]
         offset = max(np.abs(b).max() / length for b, length in zip(self.b, lengths, strict=True))
         lifted = [M[:, dim:] @ v[: self.lifted] if self.lifted else 0.0 for M in self.A]
-        result = np.zeros(len(points))
-        for i, point in enumerate(points):
-            # Solvers have tolerances in units of one.
-            size = max(np.abs(point).max(), offset) or 1.0
-            cones = [
-                in_cone(cp.reshape(p + slack * np.eye(p.size)[-1], (p.size, 1), order="F"))
-                for p in (
-                    (M[:, :dim] @ (point / size) - b / size + q) / length
-                    for M, b, q, length in zip(self.A, self.b, lifted, lengths, strict=True)
-                )
-            ]
-            result[i] = size * cp.Problem(cp.Minimize(slack), cones).solve(solver=cp.CLARABEL)
-        return torch.as_tensor(result).to(y).reshape(y.shape[:-1])
+        cones = [
+            in_cone(cp.reshape(p + slack * np.eye(p.size)[-1], (p.size, 1), order="F"))
+            for p in (
+                (M[:, :dim] @ point - b * unit + q) / length
+                for M, b, q, length in zip(self.A, self.b, lifted, lengths, strict=True)
+            )
+        ]
+        cones += [] if self.lifted else [v == 0]  # v is in no cone then
+        program = compile_program(cp.Problem(cp.Minimize(slack), cones), [point, unit])
+        size = points.abs().amax(1, keepdim=True).clamp(min=offset)
+        size = torch.where(size > 0, size, 1.0)
+        objective = default_engine().solve(program, torch.cat([points / size, 1.0 / size], 1)).objective
+        return (size[:, 0] * objective.clamp(min=0.0)).to(y).reshape(y.shape[:-1])
 
 
 @final

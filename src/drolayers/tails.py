@@ -60,38 +60,44 @@ def quantile(
 
 
 @torch.no_grad()
-def worst_weights(values: Float[Tensor, "point"], radius: float) -> Float[Tensor, "point"]:
-    """The probabilities q of largest mean among those with (1/n) Σ (n q_i - 1)² ≤ radius.
+def worst_weights(
+    values: Float[Tensor, "point"], radius: float, weights: Float[Tensor, "point"] | None = None
+) -> Float[Tensor, "point"]:
+    """The probabilities q of largest mean among those with Σ p_i (q_i / p_i - 1)² ≤ radius.
 
-    They are proportional to (v_i - η)⁺ (Namkoong and Duchi, 2017). Their divergence grows with η, and is explicit
-    between two points: with mean m and variance s² of the k points above η it is radius where
-    (m - η)² ((1 + radius) k/n - 1) = s². Where some are infinite, equal ones have an infinite mean already.
+    p is 1/n unless positive ``weights`` are given, to which it is proportional. The q_i are proportional to
+    p_i (v_i - η)⁺ (Namkoong and Duchi, 2017). Their divergence grows with η, and is explicit between two points: with
+    mass M, mean m and variance s² of the points above η it is radius where (m - η)² ((1 + radius) M - 1) = s². Where
+    some are infinite, p itself has an infinite mean already.
     """
     count = len(values)
+    share = torch.full_like(values, 1.0 / max(count, 1)) if weights is None else weights / weights.sum()
     if not count or radius == 0.0 or bool(values.isposinf().any()):
-        return torch.full_like(values, 1.0 / max(count, 1))
+        return share
     below, order = (values.max() - values).sort()
     size = float(below[-1])
     if size == 0.0:
-        return torch.full_like(values, 1.0 / count)
+        return share
     # Distances from the largest, in units of the longest: nothing is lost beside a large mean.
     gap = below / size
-    k = torch.arange(1, count + 1).to(gap)
-    mean = gap.cumsum(0) / k
-    spread = ((gap**2).cumsum(0) / k - mean**2).clamp(min=0.0)
+    ordered = share[order]
+    # Counted where all are alike, so that no rounding adds up.
+    mass = torch.arange(1, count + 1).to(gap) / count if weights is None else ordered.cumsum(0)
+    mean = (ordered * gap).cumsum(0) / mass
+    spread = ((ordered * gap**2).cumsum(0) / mass - mean**2).clamp(min=0.0)
     # With η at the next point, the k before it are there: how far their weights are from equal ones.
     reach = gap[1:] - mean[:-1]
-    ratio = count / k[:-1] * (spread[:-1] + reach**2) / reach.clamp(min=1e-300) ** 2
+    ratio = 1.0 / mass[:-1] * (spread[:-1] + reach**2) / reach.clamp(min=1e-300) ** 2
     enough = torch.nonzero(ratio <= 1.0 + radius)
     top = int(enough[0]) + 1 if len(enough) else count
-    room = (1.0 + radius) * top / count - 1.0
+    room = (1.0 + radius) * float(mass[top - 1]) - 1.0
     here = torch.zeros_like(gap)
     if room <= 0.0 or float(gap[top - 1]) == 0.0:
         # All mass on the largest, which several may share.
-        here[gap == 0.0] = 1.0
+        here[gap == 0.0] = ordered[gap == 0.0]
     else:
         eta = mean[top - 1] + (spread[top - 1] / room).sqrt()
-        here[:top] = (eta - gap[:top]).clamp(min=0.0)
+        here[:top] = ordered[:top] * (eta - gap[:top]).clamp(min=0.0)
     found = torch.empty_like(here)
     found[order] = here / here.sum()
     return found

@@ -14,6 +14,7 @@ from sklearn.base import clone
 import drolayers as dro
 from drolayers.conic import make_engine
 from drolayers.learning.calibration import (
+    Calibration,
     Share,
     check_enough,
     conformal,
@@ -60,7 +61,7 @@ def test_coverage_over_draws(kind: str) -> None:
     # Of one draw, coverage is Beta(36, 4); and the fresh data are finite.
     error = np.sqrt(0.9 * 0.1 / 41 / 50 + 0.9 * 0.1 / 300)
     assert abs(np.mean(found) - 0.9) < 3 * error
-    # What is covered costs no more than was certified.
+    # What is covered costs no more than the worst case.
     covered = model.disappointment(*fresh).share
     assert covered.rate <= 1.0 - model.coverage(*fresh).rate + 1e-9
 
@@ -90,10 +91,10 @@ def test_the_scale_of_a_disappointment_is_the_last_that_holds() -> None:
     model = learner(shop(False).problem, projection=None, training=None).fit(Z, Y)
     found = model.calibrate(*draw(60, 1), disappointment=0.1)
     assert found.low >= 0
-    assert found.certified - found.realised >= found.low
+    assert found.promised - found.realised >= found.low
     assert (found.by, found.rows) == ("disappointment", 60)
     told = model.disappointment(*draw(60, 1))
-    assert (told.certified, told.realised) == pytest.approx((found.certified, found.realised))
+    assert (told.worst_case_cost, told.realised) == pytest.approx((found.promised, found.realised))
     model.pipeline_.scale = found.scale / 2**0.25
     below = model.decision(draw(60, 1)[0])
     gaps = below.value - model.problem.loss(below.best, torch.as_tensor(draw(60, 1)[1]))
@@ -266,7 +267,7 @@ def test_a_report_says_what_the_parts_say() -> None:
     found = model.violations(*fresh)
     assert told.violations[rules[0]].rate == pytest.approx(found[rules[0]])
     assert told.violations[rules[1]] == pytest.approx(found[rules[1]])
-    assert len(str(told).splitlines()) == 6
+    assert len(str(told).splitlines()) == 7
     ball = learner(shop(False, "ball").problem).fit(*sales(40))
     assert ball.report(*fresh).coverage is None
 
@@ -299,7 +300,7 @@ def test_columns_are_those_of_training() -> None:
     for asked in (model.coverage, model.loss, model.disappointment, model.score):
         with pytest.raises(dro.ShapeError, match=r"Y must have the columns \['p', 'q'\]"):
             asked(*swapped)
-    for draws in (dro.plot.coverage, dro.plot.sets, dro.plot.certified):
+    for draws in (dro.plot.coverage, dro.plot.sets, dro.plot.worst_case_costs):
         with pytest.raises(dro.ShapeError, match=r"Y must have the columns \['p', 'q'\]"):
             draws(model, *swapped)
     for kind in (dro.baselines.SampleAverage, dro.baselines.WeightedSampleAverage, dro.baselines.MeanPrediction):
@@ -308,8 +309,8 @@ def test_columns_are_those_of_training() -> None:
             policy.score(*swapped)
         with pytest.raises(dro.ShapeError, match=r"Z must have the columns \['a', 'b'\]"):
             policy.decide(frames[0][["b", "a"]])
-    with pytest.raises(dro.ModelError, match="certifies nothing"):
-        dro.plot.certified(policy, *frames)
+    with pytest.raises(dro.ModelError, match="has no worst-case costs"):
+        dro.plot.worst_case_costs(policy, *frames)
 
 
 def dear() -> tuple[dro.DecisionProblem, dro.DecisionFocusedLearner]:
@@ -341,7 +342,7 @@ def test_infinite_costs_keep_no_promise() -> None:
     assert told.disappointment.share.rate == pytest.approx(float((costs > value).double().mean()), abs=0.01)
     assert told.disappointment.low == -np.inf
     assert f"{infinite} rows cost infinitely much" in str(told)
-    panel = dro.plot.certified(model, *fresh)
+    panel = dro.plot.worst_case_costs(model, *fresh)
     assert any(f"{infinite} infinitely far" in text.get_text() for text in panel.get_legend().get_texts())
     with pytest.warns(UserWarning, match="loss of the last epoch is infinite"):
         dear()[1].set_params(training=dro.Stage(1)).fit(*missing(60, 0))
@@ -353,9 +354,9 @@ def test_infinite_costs_keep_no_promise() -> None:
     assert descend([1.0, 2.0], gaps.__getitem__, 0.1, np.random.default_rng(0))[0] == 2.0
 
 
-def test_what_is_infinite_or_no_number_is_above_its_certificate() -> None:
-    certified, realised = torch.ones(5), torch.tensor([torch.inf, 2.0, 1.0 + 1e-8, 0.5, torch.nan])
-    told = disappointed(certified, realised, 0)
+def test_what_is_infinite_or_no_number_is_above_its_worst_case() -> None:
+    worst_case, realised = torch.ones(5), torch.tensor([torch.inf, 2.0, 1.0 + 1e-8, 0.5, torch.nan])
+    told = disappointed(worst_case, realised, 0)
     assert told.share.rate == 0.6
     assert told.infinite == 1
 
@@ -371,19 +372,21 @@ def test_outcomes_outside_of_the_support_are_covered_by_nothing() -> None:
         Z = rng.uniform(size=(count, 1))
         return Z, np.where(rng.uniform(size=(count, 1)) < below, -0.5, 0.2 + Z + rng.uniform(size=(count, 1)))
 
-    model = learner(problem, projection=None, training=None).fit(*draws(100, 0.05))
-    model.calibrate(*draws(200, 0.05), coverage=0.8)
-    told = model.report(*draws(500, 0.05))
-    assert told.coverage.rate == pytest.approx(0.8, abs=0.1)
-    # What is covered costs no more than was certified.
+    model = learner(problem, projection=None, training=None).fit(*draws(100, 0.0))
+    with pytest.raises(dro.ModelError, match=r"of 200 calibration outcomes .* lie outside of the support"):
+        model.calibrate(*draws(200, 0.05), coverage=0.8)
+    model.calibrate(*draws(200, 0.0), coverage=0.8)
+    Z, Y = draws(500, 0.05)
+    with pytest.warns(UserWarning, match="lie outside of the support"):
+        told = model.report(Z, Y)
+    assert told.coverage.rate <= float((Y >= 0).mean())
+    # Outcomes in their sets cost no more than the worst case.
     assert told.disappointment.share.rate <= 1.0 - told.coverage.rate + 1e-9
-    assert len(dro.plot.coverage(model, *draws(100, 0.05)).get_lines()) > 0
-    with pytest.raises(
-        dro.ModelError, match=r"of 200 calibration outcomes lie outside of the support of y.*coverage=0.9"
-    ):
-        model.calibrate(*draws(200, 0.3), coverage=0.9)
+    with pytest.warns(UserWarning, match="lie outside of the support"):
+        told = model.report(Z[Y[:, 0] < 0], Y[Y[:, 0] < 0])
+    assert told.coverage.rate == 0.0
     shaped = model.set_params(training=dro.Stage(2, coverage=0.9))
-    with pytest.raises(dro.ModelError, match="training outcomes lie outside of the support"):
+    with pytest.raises(dro.ModelError, match=r"of 100 outcomes .* lie outside of the support"):
         shaped.fit(*draws(100, 0.3))
 
 
@@ -450,7 +453,7 @@ def test_equal_gaps_and_few_rows_promise_nothing() -> None:
 
 @pytest.mark.parametrize("beta", [0.05, 0.1, 0.2])
 def test_so_many_rows_keep_promises_on_what_is_rare(beta: float) -> None:
-    """Costs of 20 at one row in twenty, certified at 1/2: the mean gap is negative, and promised rarely."""
+    """Costs of 20 at one row in twenty, worst-case costs of 1/2: the mean gap is negative, and a promise is rare."""
     rng, broken, draws = np.random.default_rng(5), 0, 300
     for _ in range(draws):
         gaps = 0.5 + 0.1 * rng.normal(size=enough(beta)) - np.where(rng.uniform(size=enough(beta)) < 0.05, 20.0, 0.0)
@@ -458,7 +461,7 @@ def test_so_many_rows_keep_promises_on_what_is_rare(beta: float) -> None:
     assert broken / draws <= beta + 2 * np.sqrt(beta * (1 - beta) / draws)
 
 
-def test_fragility_certifies_no_cost() -> None:
+def test_the_value_of_a_fragility_is_no_cost() -> None:
     y = dro.Uncertain(2, support=dro.support.Nonnegative())
     x = cp.Variable(2, nonneg=True)
     cost = dro.fragility(cp.sum(x) + cp.sum(cp.maximum(4 * (y - x), x - y)), 25.0)
@@ -472,9 +475,9 @@ def test_fragility_certifies_no_cost() -> None:
             asked()
     told = model.report(*sales(60, 1))
     assert told.disappointment is None
-    assert "certificates   none" in str(told)
+    assert "worst-case cost  none" in str(told)
     with pytest.raises(dro.ModelError, match="a cost per distance"):
-        model.set_params(training=dro.Stage(1), objective=dro.objectives.Certificate(0.8)).fit(*sales(40))
+        model.set_params(training=dro.Stage(1), objective=dro.objectives.WorstCaseQuantile(0.8)).fit(*sales(40))
 
 
 def test_the_coverage_of_a_report_is_that_of_decided_rows() -> None:
@@ -490,3 +493,21 @@ def test_the_coverage_of_a_report_is_that_of_decided_rows() -> None:
     told = model.report(Z, Y, known)
     assert (told.rows, told.decided, told.coverage.rows) == (80, 50, 50)
     assert told.coverage == model.coverage(Z[30:], Y[30:], {"least": np.zeros((50, 1))})
+
+
+@pytest.mark.parametrize("promise", ["coverage", "disappointment"])
+def test_a_report_promises_nothing_before_calibration(promise: str) -> None:
+    model, fresh = linear("box").fit(*draw(60, 0)), draw(200, 1)
+    told = model.report(*fresh)
+    assert told.disappointment.worst_case_cost == pytest.approx(float(model.decision(fresh[0]).value.mean()))
+    for text in (str(told), str(model.disappointment(*fresh))):
+        assert "certif" not in text
+        assert "promised" not in text
+    assert "not calibrated: the worst-case cost is no promise" in str(told)
+    model.calibrate(*draw(100, 2), **{promise: 0.8 if promise == "coverage" else 0.2})
+    (line,) = [line for line in str(model.report(*fresh)).splitlines() if line.startswith("promised")]
+    # The level, and how many rows it rests on.
+    assert ("probability 0.8" if promise == "coverage" else "confidence 0.8") in line
+    assert "100 calibration rows" in line
+    model.calibration_ = Calibration(model.calibration_.scale, "choice", None, 100)
+    assert "promised" not in str(model.report(*fresh))

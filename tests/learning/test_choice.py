@@ -110,7 +110,7 @@ def test_known_data_go_with_their_rows() -> None:
         ({"candidates": []}, "at least one"),
         ({"candidates": [3]}, "Candidate 0 is no policy"),
         ({"criterion": "median"}, "criterion must be"),
-        ({"criterion": dro.objectives.Certificate(0.8)}, "criterion must be"),
+        ({"criterion": dro.objectives.WorstCaseQuantile(0.8)}, "criterion must be"),
         ({"scales": [-1.0]}, "positive"),
         ({"candidates": dro.baselines.SampleAverage(STAND.problem), "scales": [1.0]}, "scales= are for sets"),
     ],

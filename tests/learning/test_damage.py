@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -173,6 +177,86 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert not [file for file in tmp_path.iterdir() if file.is_file() and file.name not in ("run.txt",)]
 
 
+class Disk:
+    """The disk of a folder, which may be full: half of a file is written, and then no more.
+
+    Temporary files lie on another disk, so that they are copied here and cannot be renamed.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.full = folder, False
+        rename, copy, write = os.rename, shutil.copyfile, Path.write_bytes
+
+        def renamed(source: Any, target: Any) -> None:
+            if self.holds(target) and not self.holds(source):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+            rename(source, target)
+
+        def copied(source: Any, target: Any, **settings: Any) -> Any:
+            self.fill(target, lambda: write(Path(target), Path(source).read_bytes()[::2]))
+            return copy(source, target, **settings)
+
+        def written(path: Path, data: bytes) -> int:
+            self.fill(path, lambda: write(path, data[: len(data) // 2]))
+            return write(path, data)
+
+        patch.setattr(os, "rename", renamed)
+        patch.setattr(shutil, "copyfile", copied)
+        patch.setattr(Path, "write_bytes", written)
+
+    def holds(self, path: Any) -> bool:
+        return self.folder in Path(path).parents
+
+    def fill(self, path: Any, write_half: Callable[[], Any]) -> None:
+        if self.full and self.holds(path):
+            write_half()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+@dataclass(frozen=True)
+class Filling:
+    """The mean cost; during its first step the disk becomes full."""
+
+    disk: ClassVar[Disk]
+
+    def __call__(self, *args: Any, **settings: Any) -> torch.Tensor:
+        self.disk.full = True
+        return dro.objectives.CVaR(0.0)(*args, **settings)
+
+
+def test_a_run_goes_on_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(tmp_path / "whole", resume=False, objective=dro.objectives.CVaR(0.0))
+    folder = tmp_path / "small"
+    monkeypatch.setattr(Filling, "disk", Disk(folder, monkeypatch), raising=False)
+    with pytest.raises(dro.ModelError, match="free some space and try again"):
+        run(folder, resume=False, objective=Filling())
+    assert (folder / "prediction" / "done.json").exists()
+    # Whatever stands under the name of a checkpoint can be read.
+    for path in folder.rglob("*.ckpt"):
+        torch.load(path, weights_only=True)
+    assert not list((folder / "decision").glob("*.ckpt"))
+    monkeypatch.setattr(Disk, "fill", lambda *_: None)
+    again = run(folder, objective=Filling())
+    np.testing.assert_array_equal(weights(again), weights(whole))
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    run(tmp_path, resume=False)
+    stage = tmp_path / "decision"
+    for name in ("done.json", "last.ckpt"):
+        (stage / name).unlink()
+    truncated(stage / "best.ckpt")
+    with pytest.raises(dro.ModelError, match=r"decision/best\.ckpt is damaged.*delete it") as caught:
+        run(tmp_path)
+    assert "last.ckpt" not in str(caught.value)
+    # The advice works: the first training is not done again.
+    before = (tmp_path / "prediction" / "best.ckpt").stat().st_mtime_ns
+    (stage / "best.ckpt").unlink()
+    assert len(run(tmp_path).history_["decision"]) == 2
+    assert (tmp_path / "prediction" / "best.ckpt").stat().st_mtime_ns == before
+
+
 def test_a_disk_that_is_full_for_logs_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are written by a thread, whose traceback would stand beside the sentence."""
     resource = pytest.importorskip("resource")
@@ -252,7 +336,7 @@ def test_saved_files_have_checksums(saved: Path, tmp_path: Path) -> None:
 def test_files_of_another_format_say_so(saved: Path, tmp_path: Path) -> None:
     header, tensors = files.load(saved, "saved learner", storage.FORMAT)
     files.save(tmp_path / "old", {**header, "format": 2}, tensors)
-    with pytest.raises(dro.ModelError, match=r"format 2, and this version reads format 4: make it anew"):
+    with pytest.raises(dro.ModelError, match=r"format 2, and this version reads format 5: make it anew"):
         dro.DecisionFocusedLearner.load(tmp_path / "old", PROBLEM)
 
 

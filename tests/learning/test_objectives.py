@@ -12,7 +12,7 @@ from drolayers.conic import make_engine
 from drolayers.tails import cvar, quantile, worst_weights
 from tests.learning.small import learner, sales, shop
 
-OBJECTIVES = [dro.objectives.CVaR(0.7), dro.objectives.Shift(0.5), dro.objectives.Certificate(0.8)]
+OBJECTIVES = [dro.objectives.CVaR(0.7), dro.objectives.Shift(0.5), dro.objectives.WorstCaseQuantile(0.8)]
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.3, 2.0, 8.5, 100.0])
@@ -80,7 +80,7 @@ def test_objectives_by_their_definitions(lots: bool) -> None:
     weights = worst_weights(torch.as_tensor(mean), 0.5).numpy()
     assert found["Shift"][:8].mean() == pytest.approx(weights @ mean, rel=1e-9)
     score = np.where(p > 0, f + np.maximum(cost - f, 0) / 0.2, 0)
-    np.testing.assert_allclose(found["Certificate"][:8], (p * score).sum(1), rtol=1e-9)
+    np.testing.assert_allclose(found["WorstCaseQuantile"][:8], (p * score).sum(1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("lots", [False, True])
@@ -128,7 +128,7 @@ def test_validation_is_of_all_rows_at_once() -> None:
     ("make", "says"),
     [
         (lambda: dro.objectives.CVaR(1.0), "level"),
-        (lambda: dro.objectives.Certificate(-0.1), "level"),
+        (lambda: dro.objectives.WorstCaseQuantile(-0.1), "level"),
         (lambda: dro.objectives.Shift(-1.0), "radius"),
         (lambda: learner(shop().problem, objective="median").fit(*sales()), "objective must be 'mean'"),
         (lambda: learner(shop().problem, objective=dro.objectives.CVaR).fit(*sales()), "objective must be 'mean'"),

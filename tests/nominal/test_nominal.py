@@ -90,7 +90,7 @@ def test_leaving_out_is_fitting_without(kind: str) -> None:
         warnings.simplefilter("ignore")
         other.fit(Z[1:], Y[1:])
     # The same units and bandwidth, so that only the point differs.
-    kept = {n: b for n, b in nominal.named_buffers() if n not in ("covariates", "outcomes")}
+    kept = {n: b for n, b in nominal.named_buffers() if n not in ("covariates", "outcomes", "row_weights")}
     for name, buffer in kept.items():
         setattr(other, name, buffer)
     other.covariates = nominal.covariates[1:]

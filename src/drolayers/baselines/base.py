@@ -8,6 +8,7 @@ import cvxpy as cp
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError, ShapeError
 from drolayers.known import Known
 from drolayers.learning.data import matrix, same_columns
@@ -19,22 +20,32 @@ from drolayers.problem import DecisionProblem
 class Policy(Protocol):
     """From data to decisions, with the manners of :class:`drolayers.DecisionFocusedLearner`."""
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Learn from contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
             Z: contexts; an array, a data frame or a tensor.
             Y: outcomes.
-            validation: contexts and outcomes (and known data) that decide which epoch is kept, for policies that are
-                trained.
+            validation: contexts and outcomes (and known data, and weights) that decide which epoch is kept, for
+                policies that are trained.
             known: values of ``problem.known``, one row a context.
+            sample_weight: nonnegative weights of the rows ``(n,)``; a row of weight zero counts as absent.
         """
 
     def predict(self, Z: Any, known: Known | None = None) -> Any:
         """The same decisions as one table, the variables side by side."""
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
-        """Return the negative mean cost; if a row has no decision, minus infinity unless ``missing="skip"``."""
+    def score(
+        self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None, missing: Missing = "worst"
+    ) -> float:
+        """Return the negative mean cost, weighted; if a row has no decision, minus infinity unless "skip"."""
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions ``(n, *shape)`` by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists."""
@@ -47,11 +58,12 @@ def checked_problem(problem: Any, who: str) -> DecisionProblem:
     return problem
 
 
-def contexts(policy: object, Z: Any) -> Tensor:
-    """Contexts for a fitted policy, as many columns wide as in training."""
+def contexts(policy: object, Z: Any, known: Known | None = None) -> Tensor:
+    """Contexts for a fitted policy, as many columns wide as in training; known data must have their index."""
     width = getattr(policy, "n_features_in_", None)
     if width is None:
         raise NotFittedError(f"This {type(policy).__name__} is not fitted yet: call fit(Z, Y) first.")
+    check_same_index({"Z": Z, "known": known})
     values = matrix(Z, "Z")
     if values.shape[1] != width:
         raise ShapeError(f"Z must have {width} columns, as in training, not {values.shape[1]}.")

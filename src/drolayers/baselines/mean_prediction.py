@@ -12,7 +12,7 @@ from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import fit_mean
 from drolayers.baselines.sibling import ExpectedCost
 from drolayers.known import Known
-from drolayers.learning.data import examples, split
+from drolayers.learning.data import check_in_support, examples, split
 from drolayers.learning.policy import Decider
 from drolayers.problem import DecisionProblem
 
@@ -52,12 +52,19 @@ class MeanPrediction(Decider):
         self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
         self.validation_share, self.oracle, self.engine = validation_share, oracle, engine
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Train the network; validation data decide which epoch is kept."""
         checked_problem(self.problem, "MeanPrediction")
-        training, held_out = split(
-            self.problem, examples(self.problem, Z, Y, known), validation, self.validation_share, self.seed
-        )
+        everything = examples(self.problem, Z, Y, known, sample_weight=sample_weight)
+        check_in_support(self.problem, everything)
+        training, held_out = split(self.problem, everything, validation, self.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])
         self.model_, self.history_ = fit_mean(
             training,
@@ -82,7 +89,7 @@ class MeanPrediction(Decider):
     @torch.no_grad()
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The decisions that are best for the predicted means."""
-        values = contexts(self, Z)
+        values = contexts(self, Z, known)
         mean = self.model_(values)[:, None]
         table = self.problem.known_data.table(known, len(values))
         return as_given(self.expected_.decide(mean, torch.ones_like(mean[..., 0]), table), Z)

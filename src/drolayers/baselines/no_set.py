@@ -16,7 +16,7 @@ from drolayers.checks import number
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning import DecisionFocusedLearner, Network, Stage, Trainer
-from drolayers.learning.data import examples, split
+from drolayers.learning.data import check_in_support, examples, split
 from drolayers.learning.policy import Decider
 from drolayers.learning.settings import RATE, check_places
 from drolayers.nominal import KNN, TiedAtomsWarning
@@ -64,7 +64,14 @@ class NoSet(Decider):
         self.problem, self.model, self.pretraining, self.training = problem, model, pretraining, training
         self.trainer, self.seed, self.learner = trainer, seed, learner
 
-    def fit(self, Z: Any, Y: Any, validation: tuple[Any, ...] | None = None, known: Known | None = None) -> Self:
+    def fit(
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Train on squared errors, then on decisions; validation data decide which epochs are kept."""
         for curve in (c for part in checked_problem(self.problem, "NoSet").parts for c in part.parsed.curves):
             raise ModelError(
@@ -72,7 +79,8 @@ class NoSet(Decider):
                 "in y, or compare with MeanPrediction."
             )
         check_places(pretraining=self.pretraining, training=self.training)
-        everything = examples(self.problem, Z, Y, known)
+        everything = examples(self.problem, Z, Y, known, sample_weight=sample_weight)
+        check_in_support(self.problem, everything)
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         self._take_columns(Z, Y, training.Z.shape[1])
         rate = self.pretraining.rate
@@ -100,14 +108,15 @@ class NoSet(Decider):
             **settings,
         )
         told = self.problem.known_data.values
-        validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known))
+        validation = None if held_out is None else (held_out.Z, held_out.Y, told(held_out.known), held_out.weights)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TiedAtomsWarning)
-            self.learner_.fit(training.Z, training.Y, validation, told(training.known))
+            known = told(training.known)
+            self.learner_.fit(training.Z, training.Y, validation, known, sample_weight=training.weights)
         self.history_ = {"mean": first, **self.learner_.history_}
         return self
 
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The decisions at the predicted points."""
-        contexts(self, Z)
+        contexts(self, Z, known)
         return self.learner_.decide(Z, known)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from drolayers.baselines.base import as_given, checked_problem
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.layer import DROLayer
@@ -60,7 +61,12 @@ class FullKnowledge(Decider):
         self.problem, self.theta, self.seed, self.oracle, self.engine = problem, theta, seed, oracle, engine
 
     def fit(
-        self, Z: Any = None, Y: Any = None, validation: tuple[Any, ...] | None = None, known: Known | None = None
+        self,
+        Z: Any = None,
+        Y: Any = None,
+        validation: tuple[Any, ...] | None = None,
+        known: Known | None = None,
+        sample_weight: Any = None,
     ) -> Self:
         """There is nothing to learn."""
         if checked_problem(self.problem, "FullKnowledge").sets.needs_nominal:
@@ -71,6 +77,7 @@ class FullKnowledge(Decider):
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """The robust decisions for the sets that are named."""
         self.fit()
+        check_same_index({"Z": Z, "known": known})
         given = self.theta(matrix(Z, "Z").numpy())
         if isinstance(given, dict):
             given = {name: torch.as_tensor(value).double() for name, value in given.items()}

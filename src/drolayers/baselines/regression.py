@@ -14,6 +14,7 @@ from drolayers.checks import number, whole
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples, SeededBatches
 from drolayers.learning.model import Perceptron, Standardised, ridge, units
+from drolayers.tensors import weighted_mean
 
 
 class MeanModel(Standardised):
@@ -54,28 +55,33 @@ class MeanModel(Standardised):
     def take_linear(self, training: Examples, held_out: Examples) -> None:
         """Begin at least squares, with the ridge that validation data like best."""
         parts = [(self.inner(d.Z), (d.Y - self.output_shift) / self.output_scale) for d in (training, held_out)]
-        self.network.take_linear(*ridge(*parts[0], *parts[1]))
+        self.network.take_linear(*ridge(*parts[0], *parts[1], training.weights, held_out.weights))
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch dim"]:
         """The predicted mean."""
         return self.output_shift + self.output_scale * self.network(self.inner(z))
 
-    def error(self, z: Float[Tensor, "batch dz"], y: Float[Tensor, "batch dim"]) -> Float[Tensor, ""]:
-        """The mean squared error of standardised outcomes."""
-        return ((self(z) - y) / self.output_scale).square().mean()
+    def error(
+        self,
+        z: Float[Tensor, "batch dz"],
+        y: Float[Tensor, "batch dim"],
+        weights: Float[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean squared error of standardised outcomes, by the weights of the items."""
+        return weighted_mean(((self(z) - y) / self.output_scale).square(), weights).mean()
 
 
-def batches(data: Examples, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Contexts and outcomes in an order that depends on the seed and the epoch alone."""
+def batches(data: Examples, batch_size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+    """Contexts, outcomes and, if there are some, weights in an order that depends on the seed and the epoch alone."""
     order = SeededBatches(len(data), whole("batch_size", batch_size), seed)
     order.set_epoch(epoch)
     for rows in order:
-        yield data.Z[rows], data.Y[rows]
+        yield (data.Z[rows], data.Y[rows], *([] if data.weights is None else [data.weights[rows]]))
 
 
 def train(
     module: nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    loss: Callable[..., Tensor],
     score: Callable[[Examples], float],
     training: Examples,
     held_out: Examples | None,
@@ -90,7 +96,7 @@ def train(
 
     Args:
         module: whose parameters are trained.
-        loss: of a batch of contexts and outcomes.
+        loss: of a batch of contexts and outcomes, and of their weights if there are some.
         score: what to compare epochs by on validation data; smaller is better.
         training: data to train on.
         held_out: validation data.
@@ -114,14 +120,15 @@ def train(
     best = float("inf") if isnan(best) else best
     kept = None if held_out is None else deepcopy(module.state_dict())
     for epoch in range(total):
-        seen, count = 0.0, 0
+        seen, count = 0.0, 0.0
         module.train()
-        for z, y in batches(training, batch_size, seed, epoch):
-            value = loss(z, y)
+        for batch in batches(training, batch_size, seed, epoch):
+            value = loss(*batch)
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
-            seen, count = seen + float(value.detach()) * len(z), count + len(z)
+            mass = float(batch[2].sum()) if len(batch) > 2 else float(len(batch[0]))
+            seen, count = seen + float(value.detach()) * mass, count + mass
         if schedule is not None:
             schedule.step()
         row = {"epoch": float(epoch), "loss": seen / count}
@@ -165,7 +172,7 @@ def fit_mean(
 
         def judged(data: Examples, model: MeanModel = model) -> float:
             with torch.no_grad():
-                return float(model.error(data.Z, data.Y))
+                return float(model.error(data.Z, data.Y, data.weights))
 
         history = train(
             model, model.error, judged, training, held_out, epochs=epochs, lr=lr, batch_size=batch_size, seed=seed

@@ -5,8 +5,8 @@ smallest of m of them is not below that of a new row with probability 1-α, if r
 prediction; Vovk, Gammerman and Shafer, 2005). With m < (1-α)/α there is no such one.
 
 *Disappointment.* For sets of distributions the promise is about the value: that decisions cost on average no more than
-the worst case that was certified. Scales are gone through from large to small, and the last is kept at which a lower
-bound, of level 1-β, of E[certified - realised] is not negative. Stopping at the first that fails tests hypotheses in a
+their worst-case cost. Scales are gone through from large to small, and the last is kept at which a lower bound, of
+level 1-β, of E[worst-case cost - realised cost] is not negative. Stopping at the first that fails tests hypotheses in a
 fixed order, so that the chance of keeping a scale that breaks the promise is β at most, however many there are
 (Angelopoulos et al., Learn then Test, 2021); the gap need not grow with the scale for that.
 """
@@ -27,14 +27,12 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
-from drolayers.ambiguity.base import beyond
 from drolayers.checks import number
 from drolayers.cost.lowering import shorten
 from drolayers.errors import ModelError
 from drolayers.learning.data import Examples
-from drolayers.learning.objectives import check_certified
+from drolayers.learning.objectives import check_cost_value
 from drolayers.learning.pipeline import Pipeline
-from drolayers.problem import DecisionProblem
 
 SCALES = tuple(2.0 ** (k / 4) for k in range(12, -13, -1))
 """The scales that are tried for a value unless others are given, from 8 to 1/8."""
@@ -94,19 +92,19 @@ class Share:
 @final
 @dataclass(frozen=True)
 class Disappointment:
-    """What was certified, beside what came.
+    """Compare worst-case costs with realised costs on data.
 
     Attributes:
-        certified: the mean worst-case expected cost.
+        worst_case_cost: the mean worst-case expected cost.
         realised: the mean cost.
-        low: a bootstrap lower bound of E[certified - realised], of level 95 % where means are about normal; minus
-            infinity where rows say nothing of it: some cost infinitely much, or all differ by the same.
-        share: of the rows that cost more than their certificate.
+        low: a bootstrap lower bound of E[worst-case cost - realised cost], of level 95 % where means are about normal;
+            minus infinity where rows say nothing of it: some cost infinitely much, or all differ by the same.
+        share: of the rows that cost more than their worst-case cost.
         infinite: how many rows cost infinitely much.
         undecided: how many further rows have no decision and are left out.
     """
 
-    certified: float
+    worst_case_cost: float
     realised: float
     low: float
     share: Share
@@ -115,15 +113,15 @@ class Disappointment:
 
     @property
     def gap(self) -> float:
-        """What was certified beyond what came, on average."""
-        return self.certified - self.realised
+        """By how much worst-case costs exceed realised costs, on average."""
+        return self.worst_case_cost - self.realised
 
     def __str__(self) -> str:
         least = f" (difference at least {self.low:.4g})" if self.low > -float("inf") else ""
         costs = f", since {self.infinite} rows cost infinitely much" if self.infinite else ""
-        told = f"certified {self.certified:.4g}, realised {self.realised:.4g}{costs}{least}"
         dropped = f"; {self.undecided} rows without a decision are left out" if self.undecided else ""
-        return f"{told}; above the certificate {self.share}{dropped}"
+        exceeded = f"exceeded in {self.share}{dropped}"
+        return f"{self.worst_case_cost:.4g}, realised {self.realised:.4g}{costs}{least}; {exceeded}"
 
 
 @final
@@ -136,10 +134,11 @@ class Report:
         decided: of those that have a decision, to which all else refers.
         cost: the mean cost.
         error: its standard error.
-        disappointment: what was certified, beside what came; None for ``dro.fragility``, which certifies no cost.
+        disappointment: worst-case costs beside realised costs; None for ``dro.fragility``, whose value is no cost.
         coverage: the share of outcomes in their sets; None for sets that have no scale for single outcomes.
         violations: by constraint with a worst case, the share of rows at which it fails (``dro.always``,
             ``dro.chance``), or by how much a mean or CVaR exceeds its bound.
+        calibration: the scale of the sets and its promise; None if the sets are as they were trained.
     """
 
     rows: int
@@ -149,17 +148,21 @@ class Report:
     disappointment: Disappointment | None
     coverage: Share | None
     violations: dict[cp.Constraint, Share | float]
+    calibration: Calibration | None = None
 
     def __str__(self) -> str:
+        undecided = self.rows - self.decided
         lines = [
-            f"rows           {self.rows}, of which {self.rows - self.decided} have no decision and are left out below",
-            f"cost           {self.cost:.4g} ± {self.error:.2g}",
-            f"certificates   {self.disappointment or 'none of costs: dro.fragility has a target instead'}",
+            f"rows             {self.rows}, of which {undecided} have no decision and are left out below",
+            f"cost             {self.cost:.4g} ± {self.error:.2g}",
+            f"worst-case cost  {self.disappointment or 'none: dro.fragility has a target instead'}",
         ]
-        lines += [] if self.coverage is None else [f"coverage       {self.coverage}"]
+        lines += [] if self.coverage is None else [f"coverage         {self.coverage}"]
         for constraint, found in self.violations.items():
             told = f"fails at {found}" if isinstance(found, Share) else f"exceeded by {found:.3g}"
-            lines.append(f"constraint     {told}: {shorten(constraint)}")
+            lines.append(f"constraint       {told}: {shorten(constraint)}")
+        promise = None if self.calibration is None else self.calibration.promise
+        lines.append(f"promised         {promise}" if promise else "not calibrated: the worst-case cost is no promise")
         return "\n".join(lines)
 
 
@@ -173,18 +176,30 @@ class Calibration:
         by: what is promised.
         level: 1-α of a coverage, β of a disappointment; None where ``dro.choose`` chose the scale.
         rows: on which it was chosen.
-        certified: the mean worst-case expected cost on them at this scale; of a disappointment.
+        promised: the mean worst-case expected cost on them at this scale; of a disappointment.
         realised: the mean cost; of a disappointment.
-        low: the lower bound of E[certified - realised]; of a disappointment.
+        low: the lower bound of E[worst-case cost - realised cost]; of a disappointment.
     """
 
     scale: float
     by: Literal["coverage", "disappointment", "choice"]
     level: float | None
     rows: int
-    certified: float | None = None
+    promised: float | None = None
     realised: float | None = None
     low: float | None = None
+
+    @property
+    def promise(self) -> str | None:
+        """State the promise with its confidence; None for a scale that promises nothing."""
+        if self.by == "coverage" and self.level is not None:
+            return f"a new outcome lies in its set with probability {self.level:g} ({self.rows} calibration rows)"
+        if self.by == "disappointment" and self.level is not None:
+            return (
+                f"costs at most their worst-case costs on average, with confidence {1.0 - self.level:g} "
+                f"({self.rows} calibration rows)"
+            )
+        return None
 
 
 def enough(beta: float) -> int:
@@ -211,17 +226,6 @@ def check_enough(count: int, level: float) -> None:
         raise ModelError(f"coverage={level:g} needs {needed} calibration rows at least, not {count}.")
 
 
-def check_supported(problem: DecisionProblem, data: Examples, level: float, what: str) -> None:
-    """Raise where more outcomes lie outside of the support than coverage may miss."""
-    outside = int(beyond(problem.ambiguity.y, data.Y, problem.known_data.values(data.known)).sum())
-    if len(data) - outside < min(rank(len(data), level), len(data)):
-        raise ModelError(
-            f"{outside} of {len(data)} {what} outcomes lie outside of the support of {problem.ambiguity.y.name()}, "
-            f"where no set holds them, which are too many for coverage={level:g}: widen the support, or clean the "
-            "outcomes."
-        )
-
-
 def conformal(scores: Float[Tensor, "row"], level: float) -> float:
     """The scale at which a new row is covered with probability ``level``.
 
@@ -245,7 +249,7 @@ def lower_bound(gaps: Float[Tensor, "row"], beta: float, generator: np.random.Ge
     A draw without spread says of the mean that it may be anywhere, so that a row or two bound nothing. Nor do rows that
     are all equal, however many, since they do not say how far others may be away, or some that are infinite. Where rows
     are many a draw misses the few that differ, and its spread is taken for the error of the mean at least: costs that
-    are certified to the last digit, but for one row, would bound the mean by -1e8.
+    equal their worst-case costs to the last digit, but for one row, would bound the mean by -1e8.
     """
     values = gaps.double().numpy()
     if len(values) < 2 or not np.isfinite(values).all():
@@ -262,10 +266,10 @@ def lower_bound(gaps: Float[Tensor, "row"], beta: float, generator: np.random.Ge
     return mean - spread * float(np.quantile(ratios, 1.0 - beta, method="higher"))
 
 
-def differences(certified: Float[Tensor, "row"], realised: Float[Tensor, "row"]) -> Float[Tensor, "row"]:
-    """Certified less realised costs; all the same where they differ by no more than solvers leave open."""
-    found = certified - realised
-    near = (found - found.mean()).abs() <= OPEN * torch.maximum(certified.abs(), realised.abs())
+def differences(worst_case: Float[Tensor, "row"], realised: Float[Tensor, "row"]) -> Float[Tensor, "row"]:
+    """Worst-case less realised costs; all the same where they differ by no more than solvers leave open."""
+    found = worst_case - realised
+    near = (found - found.mean()).abs() <= OPEN * torch.maximum(worst_case.abs(), realised.abs())
     return found.mean().expand_as(found) if bool(near.all() & found.isfinite().all()) else found
 
 
@@ -279,8 +283,8 @@ def descend(
 
     Args:
         scales: those to try.
-        gaps: certified less realised at a scale, row by row; None where some row has no decision, which is then passed
-            over among the largest and ends the search among the others.
+        gaps: worst-case less realised costs at a scale, row by row; None where some row has no decision, which is then
+            passed over among the largest and ends the search among the others.
         beta: chance of breaking the promise.
         generator: for the bootstrap.
 
@@ -308,19 +312,22 @@ def descend(
 
 
 def _doubt(gaps: Float[Tensor, "row"], low: float) -> str:
-    """Why certified less realised costs promise nothing."""
+    """Why worst-case less realised costs promise nothing."""
     rows, infinite = len(gaps), int((~gaps.isfinite()).sum())
     if infinite:
         return (
-            f"{infinite} of {rows} rows cost infinitely much, or have no cost, so that no certificate holds on "
+            f"{infinite} of {rows} rows cost infinitely much, or have no cost, so that no worst-case cost holds on "
             "average: see learner.costs(Z, Y), and let the second stage have a dear way out, or give larger scales=."
         )
     if bool((gaps == gaps[0]).all()):
         return (
-            f"certified and realised costs differ by the same, {float(gaps[0]):.3g}, in all {rows} rows, which says "
+            f"worst-case and realised costs differ by the same, {float(gaps[0]):.3g}, in all {rows} rows, which says "
             "nothing of how far they may be apart in others: give more rows, some of which differ."
         )
-    return f"costs may exceed what is certified (difference at least {low:.3g}): give larger scales=, or more rows."
+    return (
+        f"costs may exceed their worst-case costs on average (difference at least {low:.3g}): give larger scales=, or "
+        "more rows."
+    )
 
 
 @torch.no_grad()
@@ -338,17 +345,15 @@ def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
 def by_coverage(pipeline: Pipeline, data: Examples, level: float) -> tuple[Calibration, Float[Tensor, "row"]]:
     """The scale that covers a new row with some probability, and the scores that say so."""
     level, found = checked_level("coverage", level), scores(pipeline, data)
-    if bool(found.isinf().any()):
-        check_supported(pipeline.layer.problem, data, level, "calibration")
     return Calibration(conformal(found, level), "coverage", level, len(data)), found
 
 
 def by_disappointment(
     pipeline: Pipeline, data: Examples, beta: float, scales: Sequence[float] | None, seed: int
 ) -> Calibration:
-    """The smallest scale, from large ones down, whose certified costs hold on average; leaves the pipeline at some."""
+    """The smallest scale, from large ones down, whose worst-case costs hold on average; leaves the pipeline at some."""
     beta, problem, costs = checked_level("disappointment", beta), pipeline.layer.problem, {}
-    check_certified(problem)
+    check_cost_value(problem)
     sizes = checked_scales(scales)
     if len(data) < (needed := enough(beta)):
         raise ModelError(
@@ -370,17 +375,17 @@ def by_disappointment(
 
 
 def disappointed(
-    certified: Float[Tensor, "row"], realised: Float[Tensor, "row"], seed: int, undecided: int = 0
+    worst_case: Float[Tensor, "row"], realised: Float[Tensor, "row"], seed: int, undecided: int = 0
 ) -> Disappointment:
-    """What was certified beside what came, and how many further rows have no decision."""
+    """Compare worst-case costs with realised costs, and count the further rows that have no decision."""
     if not len(realised):
         return Disappointment(float("nan"), float("nan"), float("nan"), Share.of(0, 0), undecided=undecided)
     # What solvers leave of an equality is no disappointment; what is infinite, or no number, is no equality.
-    left = OPEN * torch.maximum(certified.abs(), realised.abs())
-    above = ~(realised <= certified + torch.where(left.isfinite(), left, 0.0))
-    low = lower_bound(differences(certified, realised), 0.05, np.random.default_rng(seed))
+    left = OPEN * torch.maximum(worst_case.abs(), realised.abs())
+    above = ~(realised <= worst_case + torch.where(left.isfinite(), left, 0.0))
+    low = lower_bound(differences(worst_case, realised), 0.05, np.random.default_rng(seed))
     share, infinite = Share.of(int(above.sum()), len(realised)), int(realised.isposinf().sum())
-    return Disappointment(float(certified.mean()), float(realised.mean()), low, share, infinite, undecided)
+    return Disappointment(float(worst_case.mean()), float(realised.mean()), low, share, infinite, undecided)
 
 
 def checked_scales(scales: Sequence[float] | None) -> tuple[float, ...]:
@@ -492,7 +497,7 @@ def check_unseen(data: Examples, seen: Int[Tensor, "row"], advice: str) -> None:
         warnings.warn(
             f"{met} of {len(data)} calibration rows are equal to rows that were trained or validated on, about as "
             "often as those are equal to one another: so are independent rows of data that take few values, but if "
-            "they are copies, sets look better than they are and what is promised does not hold: drop copies before "
+            "they are copies, sets look better than they are and the promise does not hold: drop copies before "
             "data are split.",
             stacklevel=4,
         )

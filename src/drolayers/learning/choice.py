@@ -17,7 +17,7 @@ from drolayers.checks import number
 from drolayers.errors import ModelError
 from drolayers.known import Known
 from drolayers.learning.calibration import Calibration, checked_scales
-from drolayers.learning.data import Examples, examples
+from drolayers.learning.data import Examples, check_in_support, examples
 from drolayers.learning.learner import DecisionFocusedLearner
 from drolayers.learning.objectives import Criterion, Mean
 from drolayers.learning.settings import Stage
@@ -118,6 +118,7 @@ def choose(
     found: list[Candidate] = []
     for name, policy in named.items():
         data = examples(policy.problem, Z, Y, known)
+        check_in_support(policy.problem, data)
         costs: dict[float | None, list[Tensor]] = {size: [] for size in sizes}
         tested = []
         for training, rest in splitter.split(data.Z.numpy(), data.Y.numpy(), groups):

@@ -38,6 +38,7 @@ from drolayers.learning.model import SetModel
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.settings import RATE, Stage
 from drolayers.projection import Projection
+from drolayers.tensors import weighted_mean
 
 SHORT = 8
 """A trial is so many times shorter than the training."""
@@ -66,6 +67,7 @@ class Trial:
         epochs: that it took.
         chosen: whether it, or the training with its settings, is what decides now.
         losses: of the validation data one by one, NaN where there is no decision.
+        weights: of the validation data; None for equal weights.
     """
 
     what: str
@@ -74,6 +76,7 @@ class Trial:
     epochs: int
     chosen: bool = False
     losses: Tensor | None = field(default=None, repr=False, compare=False)
+    weights: Tensor | None = field(default=None, repr=False, compare=False)
 
     def beats(self, other: Trial, errors: float = 0.0) -> bool:
         """Whether it decides for as many, at a loss that is smaller by more than some standard errors."""
@@ -87,8 +90,15 @@ class Trial:
             return 0.0
         gap = self.losses - other.losses
         both = gap.isfinite()
-        gap, size = gap[both], float(other.losses[both].abs().mean())
-        return max(float(gap.std() / len(gap) ** 0.5), SAME * size) if len(gap) > 1 else float("inf")
+        weights = torch.ones_like(gap)[both] if self.weights is None else self.weights.to(gap)[both]
+        gap, size = gap[both], float(weighted_mean(other.losses[both].abs(), weights))
+        count = len(gap)
+        if count < 2:
+            return float("inf")
+        # √(n/(n-1) Σ w² (g - ḡ)²) / Σ w, which for equal weights is the deviation over √n.
+        away = weights * (gap - weighted_mean(gap, weights))
+        error = float((count / (count - 1.0) * away.square().sum()).sqrt() / weights.sum())
+        return max(error, SAME * size)
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,7 @@ class Comparison:
         trained: by how many a trained one must be better than what it began with; as many unless given.
         smallest: whether the usual one is that with the smallest sets that decide for as many, rather than the best.
         judging: what it takes to measure once, in epochs of a training; a trial pays for it.
+        weights: of the validation data; None for equal weights.
     """
 
     def __init__(
@@ -176,11 +187,12 @@ class Comparison:
         smallest: bool = False,
         trained: float | None = None,
         judging: float = 0.0,
+        weights: Tensor | None = None,
     ) -> None:
         self.pipeline, self._run, self._measure, self.projections = pipeline, run, measure, list(projections)
         self.sized, self.shares, self.smallest = sized, shares, smallest
         self.errors, self.trained = errors, errors if trained is None else trained
-        self.judging = judging
+        self.judging, self.weights = judging, weights
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
@@ -321,7 +333,7 @@ class Comparison:
         layer = self.pipeline.layer
         layer.gradient, layer.temperature = self._layer
         best.put(self.pipeline)
-        trials = [replace(t, chosen=t is best.trial, losses=None) for t in self.trials]
+        trials = [replace(t, chosen=t is best.trial, losses=None, weights=None) for t in self.trials]
         return Findings(trials, self._reason(best.trial))
 
     def _reason(self, best: Trial) -> str:
@@ -351,8 +363,10 @@ class Comparison:
     def _note(self, what: str, epochs: int, usual: bool = False, size: float = 1.0) -> Trial:
         """Measure the pipeline as it is, and keep it while it may decide in the end."""
         losses, solved = self._measure()
-        found = losses[losses.isfinite()]
-        trial = Trial(what, float(found.mean()) if len(found) else float("inf"), solved, epochs, losses=losses)
+        finite, weights = losses.isfinite(), self.weights
+        mean = weighted_mean(losses[finite], None if weights is None else weights[finite.cpu()])
+        loss = float(mean) if bool(finite.any()) else float("inf")
+        trial = Trial(what, loss, solved, epochs, losses=losses, weights=weights)
         self.trials.append(trial)
         pipeline = self.pipeline
         kept = _Kept(trial, deepcopy(pipeline.model.state_dict()), pipeline.projection, pipeline.share, size)

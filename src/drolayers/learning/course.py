@@ -63,7 +63,10 @@ class Course:
         """Units of the default model, data of the nominal distribution, and the neighbours of all points."""
         pipeline, training, held_out, size = self.pipeline, self.training, self.held_out, self.problem.size
         assert pipeline.nominal is not None
-        pipeline.nominal.fit(training.Z, training.Y)
+        if training.weights is None:
+            pipeline.nominal.fit(training.Z, training.Y)
+        else:
+            pipeline.nominal.fit(training.Z, training.Y, sample_weight=training.weights)
         # A single point cannot be left out.
         own = torch.arange(len(training)) if self.trainer.leave_one_out and len(training) > 1 else None
         known = torch.full((len(training),), -1) if own is None else own
@@ -78,6 +81,14 @@ class Course:
             theta = pipeline.model(training.Z[:1])
         if tuple(theta.shape) != (1, size):
             raise ShapeError(f"The model must return shape (batch, {size}), not {tuple(theta.shape)}.")
+
+    @property
+    def row_weights(self) -> Float[Tensor, "row"] | None:
+        """Weights of all rows, those for validation behind the others; None for equal weights."""
+        parts = [part for part in (self.training, self.held_out) if part is not None]
+        if all(part.weights is None for part in parts):
+            return None
+        return torch.cat([torch.ones(len(p)).double() if p.weights is None else p.weights for p in parts])
 
     def train(self, name: str, module: PredictionModule | DecisionModule, stage: Stage, origin: str = "") -> None:
         """Run one training, from what ``origin`` says in words, and keep its best epoch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -12,9 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from drolayers.checks import finite, number, real
+from drolayers.ambiguity.base import beyond
+from drolayers.checks import check_same_index, finite, number, real
 from drolayers.errors import ModelError, ShapeError
+from drolayers.panels import entry
 from drolayers.problem import DecisionProblem
+from drolayers.support import Box
+from drolayers.tensors import row_weights
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 """Contexts, outcomes, numbers of the rows, and known data."""
@@ -69,12 +74,16 @@ def same_columns(table: Any, name: str, known: list[str] | None) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Contexts, outcomes and known data; their rows are numbered from ``first`` on among all points of a training."""
+    """Contexts, outcomes and known data; their rows are numbered from ``first`` on among all points of a training.
+
+    ``weights`` are positive and have mean one; None stands for equal weights.
+    """
 
     Z: Tensor
     Y: Tensor
     first: int = 0
     known: Tensor = torch.zeros(0, 0)  # noqa: RUF009 (replaced)
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.known.numel():
@@ -88,7 +97,8 @@ class Examples:
         return len(self.Z)
 
     def __getitem__(self, rows: Any) -> Examples:
-        return Examples(self.Z[rows], self.Y[rows], known=self.known[rows])
+        weights = None if self.weights is None else row_weights(self.weights[rows], len(self.Z[rows]))
+        return Examples(self.Z[rows], self.Y[rows], known=self.known[rows], weights=weights)
 
     def batch(self, rows: list[int]) -> Batch:
         """Several rows at once, possibly none, with their numbers."""
@@ -96,11 +106,25 @@ class Examples:
         return self.Z[index], self.Y[index], index + self.first, self.known[index]
 
 
-def examples(problem: DecisionProblem, Z: Any, Y: Any, known: Any = None, what: str = "", first: int = 0) -> Examples:
-    """Contexts, outcomes and known data of the right shapes."""
+def examples(
+    problem: DecisionProblem,
+    Z: Any,
+    Y: Any,
+    known: Any = None,
+    what: str = "",
+    first: int = 0,
+    sample_weight: Any = None,
+) -> Examples:
+    """Check contexts, outcomes and known data, and drop the rows of weight zero."""
+    tables = {"Z": Z, "Y": Y, "known": known, "sample_weight": sample_weight}
+    check_same_index({f"{what}{name}": table for name, table in tables.items()})
     contexts, realised = matrix(Z, f"{what}Z"), outcomes(problem, Y, what)
     table = problem.known_data.table(known, len(contexts), f"{what}known", strict=True)
-    return Examples(contexts, realised, first, table)
+    weights = row_weights(sample_weight, len(contexts), f"{what}sample_weight")
+    if weights is not None and len(realised) == len(weights):
+        counted = weights > 0
+        contexts, realised, table, weights = (part[counted] for part in (contexts, realised, table, weights))
+    return Examples(contexts, realised, first, table, weights)
 
 
 def outcomes(problem: DecisionProblem, Y: Any, what: str = "") -> Tensor:
@@ -111,16 +135,60 @@ def outcomes(problem: DecisionProblem, Y: Any, what: str = "") -> Tensor:
     return found
 
 
+def outside_support(problem: DecisionProblem, Y: Tensor, known: Any, what: str = "") -> str | None:
+    """Describe the outcomes ``(n, dim)`` that lie outside of the support of ``y``; None if all lie inside.
+
+    Args:
+        problem: the decision problem.
+        Y: outcomes.
+        known: values of ``problem.known``, as ``problem.known_data.values`` returns them.
+        what: which outcomes they are.
+    """
+    y = problem.ambiguity.y
+    rows = beyond(y, Y, known).nonzero()[:, 0].tolist()
+    if not rows:
+        return None
+    first = rows[0]
+    shown, listed = f"{y.name()} = [{', '.join(f'{value:g}' for value in Y[first, :4].tolist())}]", rows[:8]
+    for box in (part for part in getattr(y.support, "parts", (y.support,)) if isinstance(part, Box)):
+        low, high = (end.expand(len(Y), -1)[first] for end in box.ends(y.dim, known))
+        distance = torch.maximum(low - Y[first], Y[first] - high)
+        if float(distance.max()) > 0.0:
+            column = int(distance.argmax())
+            shown = f"{entry(y.shape, column)} = {float(Y[first, column]):g}"
+    more = ", ..." if len(rows) > len(listed) else ""
+    count, where = f"{len(rows)} of {len(Y)} {what}outcomes", f"[{', '.join(map(str, listed))}{more}]"
+    return (
+        f"{count} ({len(rows) / len(Y):.0%}) lie outside of the support {y.support!r} of {y.name()}, in rows {where}, "
+        f"such as {shown} in row {first}"
+    )
+
+
+def check_in_support(problem: DecisionProblem, data: Examples, what: str = "") -> None:
+    """Raise where outcomes lie outside of the support of ``y`` by more than rounding."""
+    if description := outside_support(problem, data.Y, problem.known_data.values(data.known), what):
+        raise ModelError(f"{description}: clip or drop them, or choose a support that holds them.")
+
+
+def warn_outside_support(problem: DecisionProblem, Y: Tensor, known: Any = None) -> None:
+    """Warn where costs are those of outcomes outside of the support of ``y``."""
+    if description := outside_support(problem, Y, known):
+        warnings.warn(f"{description}: the worst case does not bound their costs.", stacklevel=4)
+
+
 def split(
     problem: DecisionProblem, everything: Examples, validation: Any, share: float, seed: int
 ) -> tuple[Examples, Examples | None]:
     """Training and validation data: those that were given, or a share of the data, drawn at random."""
     if validation is not None:
-        if not isinstance(validation, tuple | list) or not 2 <= len(validation) <= 3:
+        if not isinstance(validation, tuple | list) or not 2 <= len(validation) <= 4:
             wanted = "(Z, Y, known)" if problem.known else "a pair (Z, Y)"
-            raise ShapeError(f"validation must be {wanted}, not {type(validation).__name__}.")
-        Z, Y, known = (*validation, None)[:3]
-        held_out = examples(problem, Z, Y, known, "validation ", len(everything))
+            raise ShapeError(
+                f"validation must be {wanted}, or (Z, Y, known, sample_weight), not {type(validation).__name__}."
+            )
+        Z, Y, known, weights = (*validation, None, None)[:4]
+        held_out = examples(problem, Z, Y, known, "validation ", len(everything), weights)
+        check_in_support(problem, held_out, "validation ")
         if held_out.Z.shape[1] != everything.Z.shape[1] or held_out.Y.shape[1] != everything.Y.shape[1]:
             raise ShapeError("Validation data must have the columns of the training data.")
         return everything, held_out

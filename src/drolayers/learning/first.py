@@ -87,7 +87,8 @@ class FirstTraining:
                 # Shapes begin at what is left around the centres.
                 model.take_typical(self.course.problem.sets, loss.shapes(model(training.Z), training.Y))
             stage, half, phase = stage.but(epochs=max(half, 1)), 0, "bound"
-        module = PredictionModule(self.course.pipeline, loss, rate_schedule(stage), half, phase)
+        weights = self.course.row_weights
+        module = PredictionModule(self.course.pipeline, loss, rate_schedule(stage), half, phase, weights)
         self.course.train(name, module, stage)
 
     def _locate(self, loss: PredictionLosses, stage: Stage, name: str) -> None:
@@ -109,7 +110,7 @@ class FirstTraining:
                 found.append((value, deepcopy(model.state_dict())))
 
         def trained(name: str) -> None:
-            located = PredictionModule(course.pipeline, loss, rate_schedule(stage), 0, "location")
+            located = PredictionModule(course.pipeline, loss, rate_schedule(stage), 0, "location", course.row_weights)
             note(located)
             course.train(name, located, stage)
             note(located)
@@ -118,7 +119,8 @@ class FirstTraining:
         if held_out is None or not aims or course.model is None:
             return
         model.load_state_dict(start)
-        course.model.take_linear(course.problem.sets, training.Z, aims, held_out.Z, loss.aims(held_out.Y))
+        weights = training.weights, held_out.weights
+        course.model.take_linear(course.problem.sets, training.Z, aims, held_out.Z, loss.aims(held_out.Y), *weights)
         trained(f"{name}-linear")
         if found:
             model.load_state_dict(min(found, key=lambda one: one[0])[1])

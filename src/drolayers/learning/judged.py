@@ -12,6 +12,7 @@ import cvxpy as cp
 import torch
 from torch import Tensor
 
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError, ShapeError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.layer import Decision
@@ -28,14 +29,22 @@ from drolayers.learning.calibration import (
     scores,
 )
 from drolayers.learning.comparison import Findings
-from drolayers.learning.data import Examples, examples, matrix, same_columns
-from drolayers.learning.objectives import certifies, check_certified
+from drolayers.learning.data import (
+    Examples,
+    check_in_support,
+    examples,
+    matrix,
+    same_columns,
+    warn_outside_support,
+)
+from drolayers.learning.objectives import check_cost_value, has_cost_value
 from drolayers.learning.pipeline import Pipeline
-from drolayers.learning.policy import Missing, check_missing, warn_unsolved_rows
+from drolayers.learning.policy import Missing, check_missing, lacks_rows, mean_cost, warn_unsolved_rows
 from drolayers.learning.settings import Stage
 from drolayers.numbering import RULES, Keyed, keyed_as
 from drolayers.problem import DecisionProblem
 from drolayers.status import describe_unsolved
+from drolayers.tensors import row_weights
 
 CHECKED_ROWS = 512
 """Training and validation rows, of each, that are solved again after a fit in which some had no decision."""
@@ -112,29 +121,28 @@ class Judged(ABC):
 
     def costs(self, Z: Any, Y: Any, known: Known | None = None) -> Tensor:
         """What every decision costs at its outcome, ``(n,)``; NaN where there is none."""
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         found = torch.full_like(decision.value, torch.nan)
         found[decision.ok] = self.problem.loss(chosen, outcomes, told).to(found)
         return found
 
-    def loss(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+    def loss(
+        self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None, missing: Missing = "worst"
+    ) -> float:
         """Return the mean cost of the decisions.
 
         Args:
             Z: contexts.
             Y: their outcomes.
             known: values of ``problem.known``, one row a context.
+            sample_weight: one nonnegative number a row; equal unless given. A row of weight zero counts as absent.
             missing: if a row has no decision, "worst" returns NaN and warns (``dro.UnsolvedItemsWarning``), and "skip"
                 averages the other rows; NaN with a warning if no row has one.
         """
-        check_missing(missing)
-        decision = self._decision(Z, known)
-        chosen, outcomes, told = self._chosen(decision, Y, known)
-        if self._lacks_rows(decision, missing):
-            warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), "The loss is NaN", missing)
-            return math.nan
-        return float(self.problem.loss(chosen, outcomes, told).mean())
+        cost = self._mean_cost(Z, Y, known, sample_weight, missing, "The loss is NaN")
+        return math.nan if cost is None else cost
 
     def violations(
         self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst"
@@ -156,16 +164,11 @@ class Judged(ABC):
         check_missing(missing)
         decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
-        if self._lacks_rows(decision, missing):
+        if lacks_rows(decision.ok, None, missing):
             warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), "The violations are NaN", missing)
             return Keyed({rule.constraint: math.nan for rule in self.problem.rules}, self.problem, RULES)
         missed = self.problem.missed(chosen, outcomes, told)
         return keyed_as(missed, {c: float(value) for c, value in missed.items()})
-
-    @staticmethod
-    def _lacks_rows(decision: Decision, missing: Missing) -> bool:
-        """Whether a mean over the rows must not be taken: a row has no decision, or with "skip" none has one."""
-        return not bool(decision.ok.all() if missing == "worst" else decision.ok.any())
 
     def calibrate(
         self,
@@ -179,16 +182,16 @@ class Judged(ABC):
     ) -> Calibration:
         """Scale the sets on data that nothing was trained on; decisions are those of the scaled sets from then on.
 
-        Either outcomes are covered with a probability, or decisions do not cost more than was certified, on average.
+        Either outcomes are covered with a probability, or decisions cost on average no more than their worst-case cost.
         An earlier scale is forgotten.
 
         Args:
             Z: contexts; those that ``fit(calibration_share=)`` held out unless given.
             Y: their outcomes.
             coverage: probability with which a new outcome, as a distribution of its own, lies in its set; its cost is
-                then not above what was certified.
+                then not above the worst-case cost.
             disappointment: largest chance, over draws of the calibration data, that decisions cost on average more than
-                what was certified; it takes rows enough for costs that come at one of twenty to be among them.
+                their worst-case cost; it takes rows enough for costs that come at one of twenty to be among them.
             known: values of ``problem.known``, one row a context.
             scales: those to try for a disappointment.
         """
@@ -219,6 +222,7 @@ class Judged(ABC):
         if Z is None or Y is None:
             raise ModelError("calibrate needs both Z and Y, or neither for the rows that were held out.")
         data = self.rows(Z, Y, known, "calibration ", sized=False)
+        check_in_support(self.problem, data, "calibration ")
         check_unseen(data, self.seen_, "give others, or fit with calibration_share=0.2")
         return data
 
@@ -239,8 +243,9 @@ class Judged(ABC):
         return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
 
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
-        """What was certified beside what came, over the rows that have a decision; the others are counted."""
-        check_certified(self.problem)
+        """Compare worst-case costs with realised costs, over the rows that have a decision; the others are counted."""
+        check_cost_value(self.problem)
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         return disappointed(
@@ -251,10 +256,11 @@ class Judged(ABC):
         )
 
     def report(self, Z: Any, Y: Any, known: Known | None = None) -> Report:
-        """What became of decisions on data: cost, certificates, coverage and constraints; ``print`` shows it.
+        """Judge decisions on data: cost, worst-case cost, coverage and constraints; ``print`` shows it.
 
         Rows without a decision are counted and left out of all figures.
         """
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         cost, solved = self.problem.loss(chosen, outcomes, told), len(outcomes)
@@ -274,10 +280,10 @@ class Judged(ABC):
         mean = float(cost.mean()) if solved else float("nan")
         spread = float(cost.std()) if solved > 1 else float("nan")
         value = decision.value[decision.ok]
-        certified = disappointed(value, cost, self.seed) if certifies(self.problem) else None
+        compared = disappointed(value, cost, self.seed) if has_cost_value(self.problem) else None
         error = spread / max(solved, 1) ** 0.5
         by_rule = Keyed(found, self.problem, RULES)
-        return Report(len(decision.status), solved, mean, error, certified, covered, by_rule)
+        return Report(len(decision.status), solved, mean, error, compared, covered, by_rule, self.calibration_)
 
     def _chosen(
         self, decision: Decision, Y: Any, known: Known | None
@@ -288,6 +294,7 @@ class Judged(ABC):
         if len(outcomes) != len(decision.status):
             raise ShapeError(f"Z has {len(decision.status)} rows and Y has {len(outcomes)}.")
         ok, told = decision.ok, self._table(known, decision)
+        warn_outside_support(self.problem, outcomes, self.problem.known_data.values(told))
         chosen = {variable: value[ok] for variable, value in decision.best.items()}
         return chosen, outcomes[ok], self.problem.known_data.values(told[ok])
 
@@ -295,20 +302,34 @@ class Judged(ABC):
         """The known data of decisions, one row each."""
         return self.problem.known_data.table(known, len(decision.status))
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+    def score(
+        self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None, missing: Missing = "worst"
+    ) -> float:
         """Return the negative mean cost, so that greater is better.
 
         Args:
             Z: contexts.
             Y: their outcomes.
             known: values of ``problem.known``, one row a context.
+            sample_weight: one nonnegative number a row; equal unless given. A row of weight zero counts as absent.
             missing: if a row has no decision, "worst" returns minus infinity and warns (``dro.UnsolvedItemsWarning``),
                 and "skip" averages the other rows; minus infinity with a warning if no row has one.
         """
+        cost = self._mean_cost(Z, Y, known, sample_weight, missing, "The score is minus infinity")
+        return -math.inf if cost is None else -cost
+
+    def _mean_cost(
+        self, Z: Any, Y: Any, known: Known | None, sample_weight: Any, missing: Missing, consequence: str
+    ) -> float | None:
+        """Average the costs of the decisions by the weights of rows; None, with a warning, if rows lack a decision."""
         check_missing(missing)
+        check_same_index({"Z": Z, "Y": Y, "known": known, "sample_weight": sample_weight})
         decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
-        if self._lacks_rows(decision, missing):
-            warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), "The score is minus infinity", missing)
-            return -math.inf
-        return -float(self.problem.loss(chosen, outcomes, told).mean())
+        weights, ok = row_weights(sample_weight, len(decision.status)), decision.ok.cpu()
+        if lacks_rows(ok, weights, missing):
+            warn_unsolved_rows(describe_unsolved(decision.statuses, "rows"), consequence, missing)
+            return None
+        costs = torch.full((len(ok),), torch.nan, dtype=torch.float64)
+        costs[ok] = self.problem.loss(chosen, outcomes, told).double().cpu()
+        return mean_cost(costs, ok, weights)

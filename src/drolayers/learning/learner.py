@@ -15,22 +15,22 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from drolayers.checks import whole
+from drolayers.checks import check_same_index, whole
 from drolayers.conic.transforms import refuse_transforms
 from drolayers.errors import ModelError, ShapeError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
-from drolayers.learning.calibration import Calibration, check_enough, check_supported, check_unseen, fingerprint
+from drolayers.learning.calibration import Calibration, check_enough, check_unseen, fingerprint
 from drolayers.learning.comparison import Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.course import Course
-from drolayers.learning.data import examples, held_back, matrix, same_columns, split
+from drolayers.learning.data import check_in_support, examples, held_back, matrix, same_columns, split
 from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.first import FirstTraining
 from drolayers.learning.judged import Judged
 from drolayers.learning.model import SetModel
-from drolayers.learning.objectives import Certificate, Objective, check_certified, checked_objective
+from drolayers.learning.objectives import Objective, WorstCaseQuantile, check_cost_value, checked_objective
 from drolayers.learning.pipeline import Pipeline
 from drolayers.learning.policy import Decider
 from drolayers.learning.pretraining import FITTED
@@ -92,7 +92,11 @@ class DecisionFocusedLearner(Judged, Decider):
         """An unfitted copy that shares problem and layer, so that its decisions are named by the same variables."""
         settings = self.get_params(deep=False)
         shared = {name: settings.pop(name) for name in ("problem", "layer", "projection", "objective")}
-        return type(self)(**shared, **{name: clone(value, safe=False) for name, value in settings.items()})
+        copy = type(self)(**shared, **{name: clone(value, safe=False) for name, value in settings.items()})
+        if hasattr(self, "_metadata_request"):
+            # Which method of a copy gets sample_weight from a search or a pipeline.
+            copy._metadata_request = deepcopy(self._metadata_request)
+        return copy
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; those of a stage are reached as ``training__rate``."""
@@ -118,17 +122,21 @@ class DecisionFocusedLearner(Judged, Decider):
         validation: tuple[Any, ...] | None = None,
         known: Known | None = None,
         calibration_share: float = 0.0,
+        sample_weight: Any = None,
     ) -> Self:
         """Train on contexts ``Z (n, dz)`` and outcomes ``Y (n, dim)``.
 
         Args:
             Z: contexts; an array, a data frame or a tensor.
             Y: outcomes.
-            validation: contexts and outcomes (and known data, where there is some) that decide which epoch is kept; a
-                share of the data unless given.
+            validation: contexts and outcomes that decide which epoch is kept: ``(Z, Y)``, ``(Z, Y, known)`` or
+                ``(Z, Y, known, sample_weight)``, of which known may be None. A share of the data unless given.
             known: values of ``problem.known``, one row a context, by name, by parameter or as columns of a data frame.
                 The model does not see them unless Z holds them too.
             calibration_share: share of the data that is held out, before anything else, for :meth:`calibrate`.
+            sample_weight: nonnegative weights of the rows ``(n,)``; a row of weight zero counts as absent. They weigh
+                losses, the nominal distribution and the comparison on validation data. Units, coverage and
+                calibration count the remaining rows alike.
         """
         self._check()
         # What was saved before may be loaded.
@@ -137,7 +145,7 @@ class DecisionFocusedLearner(Judged, Decider):
         try:
             folder = self.trainer.directory
             with writing(folder or gettempdir()), alone(None if folder is None else Path(folder)):
-                self._fit(Z, Y, validation, known, calibration_share)
+                self._fit(Z, Y, validation, known, calibration_share, sample_weight)
         except BaseException:
             # What is half trained decides nothing.
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -147,19 +155,24 @@ class DecisionFocusedLearner(Judged, Decider):
         return self
 
     def _fit(
-        self, Z: Any, Y: Any, validation: tuple[Any, ...] | None, known: Known | None, calibration_share: float
+        self,
+        Z: Any,
+        Y: Any,
+        validation: tuple[Any, ...] | None,
+        known: Known | None,
+        calibration_share: float,
+        sample_weight: Any,
     ) -> None:
         """Both trainings."""
-        everything = examples(self.problem, Z, Y, known)
+        everything = examples(self.problem, Z, Y, known, sample_weight=sample_weight)
+        check_in_support(self.problem, everything)
         everything, self.calibration_rows_ = held_back(everything, calibration_share, self.seed)
         if self.training is not None and self.training.coverage is not None and self.calibration_rows_ is not None:
             # Rather now than after hours of training.
             check_enough(len(self.calibration_rows_), self.training.coverage)
-            check_supported(self.problem, self.calibration_rows_, self.training.coverage, "calibration")
         training, held_out = split(self.problem, everything, validation, self.trainer.validation_share, self.seed)
         if self.training is not None and self.training.coverage is not None:
             # Sets without a size, or that hold no single outcomes, say so before anything is trained.
-            check_supported(self.problem, training, self.training.coverage, "training")
             sets = self.problem.sets
             centres = [value.centre.reshape(-1) for value in sets.typical(training.Y).values()]
             sets.scores_anywhere(sets.scaled(torch.cat(centres)[None].double(), 1.0), training.Y[:1])
@@ -226,8 +239,8 @@ class DecisionFocusedLearner(Judged, Decider):
         if not isinstance(self.trainer, Trainer):
             raise ModelError(f"trainer must be a dro.Trainer(directory=...), not {self.trainer!r}.")
         self.seed = whole("seed", self.seed, 0)
-        if isinstance(checked_objective(self.objective), Certificate):
-            check_certified(self.problem)
+        if isinstance(checked_objective(self.objective), WorstCaseQuantile):
+            check_cost_value(self.problem)
         if not self.problem.size:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
         if self.layer is not None and self.layer.problem is not self.problem:
@@ -286,6 +299,7 @@ class DecisionFocusedLearner(Judged, Decider):
 
     def _decision(self, Z: Any, known: Known | None) -> Decision:
         contexts = self._contexts(Z)
+        check_same_index({"Z": Z, "known": known})
         return self.pipeline_.decide(contexts, self.problem.known_data.table(known, len(contexts)))
 
     def _check_fitted(self) -> None:
@@ -325,6 +339,7 @@ class DecisionFocusedLearner(Judged, Decider):
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
         """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
         contexts, pipeline = self._contexts(Z), self.pipeline_
+        check_same_index({"Z": Z, "known": known})
         needed = self.problem.sets.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
@@ -422,12 +437,12 @@ class DecisionFocusedLearner(Judged, Decider):
         learner.pipeline_.scale = 1.0 if learner.calibration_ is None else learner.calibration_.scale
         if header.get("program", program := problem.program.fingerprint) != program:
             learner.scores_ = torch.zeros(0, dtype=torch.float64)
-            if (promised := learner.calibration_) is not None:
-                # A scale that nothing is promised of.
-                learner.calibration_ = Calibration(promised.scale, "choice", None, promised.rows)
+            if (calibration := learner.calibration_) is not None:
+                # The scale stays, its promise was about another problem.
+                learner.calibration_ = Calibration(calibration.scale, "choice", None, calibration.rows)
             warnings.warn(
                 f"{path} was saved for a problem with another cost, other constraints or another set: its sets were "
-                "trained for that one, and nothing is promised of them here until calibrate(...) is called.",
+                "trained for that one, and promise nothing here until calibrate(...) is called.",
                 stacklevel=2,
             )
         learner.pipeline_.eval()

@@ -15,6 +15,7 @@ from drolayers.ambiguity.parameters import Typical, deviation
 from drolayers.ambiguity.sets import Sets
 from drolayers.checks import whole
 from drolayers.errors import ModelError
+from drolayers.tensors import weighted_mean
 
 MONOMIALS = 20_000
 """Columns that polynomials of the covariates may have at most."""
@@ -143,6 +144,8 @@ class SetModel(Standardised):
         aims: Mapping[str, Float[Tensor, "n ..."]],
         held_Z: Float[Tensor, "m dz"],
         held_aims: Mapping[str, Float[Tensor, "m ..."]],
+        weights: Float[Tensor, "n"] | None = None,
+        held_weights: Float[Tensor, "m"] | None = None,
     ) -> None:
         """Begin with some parameters at linear maps of the covariates, with the ridge that validation data like best.
 
@@ -152,6 +155,8 @@ class SetModel(Standardised):
             aims: values of these parameters, context by context.
             held_Z: contexts of validation data.
             held_aims: values there.
+            weights: of the contexts; None for equal weights.
+            held_weights: of those of validation data.
         """
         inner, held = self.inner(Z), self.inner(held_Z)
         widths = [int(torch.Size(shape).numel()) for shape in ambiguity.parameters.values()]
@@ -161,7 +166,7 @@ class SetModel(Standardised):
                 # What is fixed has no unit.
                 step = torch.where(scale > 0, scale, torch.ones_like(scale))
                 T, held_T = ((part[name].reshape(len(part[name]), -1) - centre) / step for part in (aims, held_aims))
-                network.take_linear(*ridge(inner, T, held, held_T))  # type: ignore[operator]
+                network.take_linear(*ridge(inner, T, held, held_T, weights, held_weights))  # type: ignore[operator]
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
@@ -208,17 +213,28 @@ def ridge(
     T: Float[Tensor, "n output"],
     held_X: Float[Tensor, "m column"],
     held_T: Float[Tensor, "m output"],
+    weights: Float[Tensor, "n"] | None = None,
+    held_weights: Float[Tensor, "m"] | None = None,
 ) -> tuple[Float[Tensor, "output column"], Float[Tensor, " output"]]:
-    """Weights and shift of a linear map by least squares, with the penalty that is best on validation data."""
-    shift, middle, count = T.mean(0), X.mean(0), len(X)
-    inner = X - middle
+    """Weights and shift of a linear map by least squares, with the penalty that is best on validation data.
+
+    The squares of rows are averaged by their weights; equally unless given.
+    """
+    shift, middle, count = weighted_mean(T, weights), weighted_mean(X, weights), len(X)
+    inner, outer = X - middle, T - shift
+    if weights is not None:
+        # Rows times √w, with w of mean one, have the squares times w.
+        root = (weights / weights.mean()).sqrt().to(X)[:, None]
+        inner, outer = root * inner, root * outer
     # Eigenvectors of the smaller of both products: there may be many more columns than rows.
     tall = count >= X.shape[1]
     values, vectors = torch.linalg.eigh((inner.T @ inner if tall else inner @ inner.T) / count)
-    pulled = vectors.T @ (inner.T @ (T - shift) if tall else T - shift) / count
+    pulled = vectors.T @ (inner.T @ outer if tall else outer) / count
     back = vectors if tall else inner.T @ vectors
     found = [back @ (pulled / (values.clamp(min=0.0) + penalty)[:, None]) for penalty in RIDGES]
-    errors = [float(((held_X - middle) @ W + shift - held_T).square().sum()) for W in found]
+    errors = [
+        float(weighted_mean(((held_X - middle) @ W + shift - held_T).square().sum(1), held_weights)) for W in found
+    ]
     best = found[min(range(len(RIDGES)), key=errors.__getitem__)]
     return best.T, shift - middle @ best
 

@@ -16,7 +16,7 @@ from drolayers.layer import Decision
 from drolayers.learning.covering import Covering
 from drolayers.learning.data import Batch, Examples
 from drolayers.learning.loop import Loop, weighted_mean
-from drolayers.learning.objectives import Mean, Objective
+from drolayers.learning.objectives import Mean, Objective, takes_weights
 from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import Phase, PredictionLosses
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
@@ -35,9 +35,12 @@ class _Training(pl.LightningModule):
     solved_only: frozenset[str] = frozenset()
     """Figures that are means over solved items, of which an epoch may have none."""
 
-    def __init__(self, pipeline: Pipeline, rate: RateSchedule) -> None:
+    row_weights: Tensor | None
+
+    def __init__(self, pipeline: Pipeline, rate: RateSchedule, row_weights: Tensor | None = None) -> None:
         super().__init__()
         self.pipeline, self.rate = pipeline, rate
+        self.register_buffer("row_weights", row_weights, persistent=False)
         self._noted: dict[str, list[tuple[float, float]]] = {}
 
     def on_train_start(self) -> None:
@@ -79,10 +82,14 @@ class _Training(pl.LightningModule):
         """A value of all processes, one after the other."""
         return value[None] if self.trainer.world_size == 1 else torch.as_tensor(self.all_gather(value))
 
+    def _weights(self, rows: Tensor) -> Tensor | None:
+        """The weights of some rows; None for equal weights."""
+        return None if self.row_weights is None else self.row_weights[rows.to(self.row_weights.device)]
+
     def _average(self, total: Tensor, count: Tensor) -> Tensor:
         """A total over the items of one process as a mean over those of all.
 
-        Gradients are averaged over processes, so each divides by the mean number of items a process.
+        Gradients are averaged over processes, so each divides by the mean number (or weight) of items a process.
         """
         mean = self._gathered(count.to(total)).mean().to(total)
         return total / torch.where(mean > 0, mean, torch.ones_like(mean))
@@ -98,6 +105,7 @@ class PredictionModule(_Training):
         location_epochs: epochs on the first term alone.
         phase: on which terms to go on after them, and to judge epochs by: "location" for the first, "bound" for the
             second, "both".
+        row_weights: weights of all rows of the training, by their numbers; None for equal weights.
     """
 
     monitor = "val_prediction_loss"
@@ -109,8 +117,9 @@ class PredictionModule(_Training):
         rate: RateSchedule,
         location_epochs: int,
         phase: Phase = "both",
+        row_weights: Tensor | None = None,
     ) -> None:
-        super().__init__(pipeline, rate)
+        super().__init__(pipeline, rate, row_weights)
         self.loss, self.location_epochs, self.phase = loss, location_epochs, phase
 
     def _loss(self, batch: Batch, phase: Phase) -> Tensor:
@@ -120,7 +129,7 @@ class PredictionModule(_Training):
             return self.pipeline.nothing()
         nominal = self.pipeline.around(z, rows)
         assert nominal is not None
-        return self.loss(self.pipeline.model(z), nominal, phase, y)
+        return self.loss(self.pipeline.model(z), nominal, phase, y, self._weights(rows))
 
     @torch.no_grad()
     def judged(self, data: Examples) -> float:
@@ -131,14 +140,21 @@ class PredictionModule(_Training):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """One step on the term of the day."""
         early = self.loss.locates and self.current_epoch < self.location_epochs
-        items = len(batch[0])
+        mass = self._mass(batch)
         loss = self._loss(batch, "location" if early else self.phase)
-        self._note(max(items, 1), prediction_loss=loss.detach())
-        return self._average(loss * items, torch.tensor(float(items)))
+        self._note(mass or 1.0, prediction_loss=loss.detach())
+        return self._average(loss * mass, torch.tensor(mass))
+
+    def _mass(self, batch: Batch) -> float:
+        """The number of items of a batch, or the sum of their weights."""
+        weights = self._weights(batch[2])
+        return float(len(batch[0])) if weights is None else float(weights.sum())
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """What epochs are judged by."""
-        self.log("val_prediction_loss", self._loss(batch, self.phase), batch_size=len(batch[0]))
+        items = len(batch[0])
+        # Weights of validation rows have mean one, so that the mean over batches is that over rows.
+        self.log("val_prediction_loss", self._loss(batch, self.phase) * self._mass(batch) / items, batch_size=items)
 
 
 class DecisionModule(_Training):
@@ -158,6 +174,7 @@ class DecisionModule(_Training):
         violations: how constraints are held on data; None leaves them to the sets.
         coverage: with which probability sets are to hold their outcomes, and what the sets of a batch are scaled by for
             that; None leaves sets as they are.
+        row_weights: weights of all rows of the training, by their numbers; None for equal weights.
     """
 
     monitor = "val_selection_loss"
@@ -175,8 +192,9 @@ class DecisionModule(_Training):
         objective: Objective | None = None,
         violations: Violations | None = None,
         coverage: Covering | None = None,
+        row_weights: Tensor | None = None,
     ) -> None:
-        super().__init__(pipeline, rate)
+        super().__init__(pipeline, rate, row_weights)
         self.temperature, self.smoothing, self.anchor, self.loss = temperature, smoothing, anchor, loss
         self.objective = Mean() if objective is None else objective
         self.unit, self.violations, self.coverage = unit, violations, coverage
@@ -184,7 +202,7 @@ class DecisionModule(_Training):
         self._followed = self._skips = False
         self._status_counts = torch.zeros(len(Status), dtype=torch.int64)
         self._backward_from = 0.0
-        self._validated: list[tuple[Decision, Tensor, Tensor]] = []
+        self._validated: list[tuple[Decision, Tensor, Tensor, Tensor]] = []
 
     def on_train_epoch_start(self) -> None:
         """Move along the schedules."""
@@ -207,21 +225,23 @@ class DecisionModule(_Training):
             return nothing + self._average(self.pipeline.nothing(), torch.zeros(())) if anchored else nothing
         raw, _, decision, seconds = timed(self.pipeline.stages(z, rows, table, self._resize(y, rows)))
         start = time.perf_counter()
-        total = self._loss(decision, y, table).sum()
+        weights = self._weights(rows)
+        total = _total(self._loss(decision, y, table, weights), weights)
         if not total.requires_grad:
             # No decision depends on its set, or none exists.
             total = total + self.pipeline.nothing()
         seconds["layer"] += time.perf_counter() - start
-        mine = decision.ok.sum()
+        mine = _total(decision.ok.double(), weights)
         self._status_counts += torch.bincount(decision.status.cpu(), minlength=len(Status))
         loss = self._average(total / self.unit, mine)
         self._skip_unless_solved(mine)
-        if self.pipeline.layer.problem.rules and int(mine):
-            loss = loss + self._held(decision, y, table)
+        if self.pipeline.layer.problem.rules and float(mine):
+            loss = loss + self._held(decision, y, table, weights)
         if self.anchor and self.loss is not None:
-            held = self.loss.at_outcomes(raw, y) / self.loss.scale.numel()
-            loss = loss + self._average(self.anchor * held * len(z), torch.tensor(float(len(z))))
-        self._record(decision, total.detach() / mine.clamp(min=1), int(mine), len(z), seconds)
+            held = self.loss.at_outcomes(raw, y, weights) / self.loss.scale.numel()
+            mass = _total(torch.ones_like(y[:, 0]), weights)
+            loss = loss + self._average(self.anchor * held * mass, mass)
+        self._record(decision, total.detach(), float(mine), seconds)
         self._backward_from = time.perf_counter()
         return loss
 
@@ -230,7 +250,7 @@ class DecisionModule(_Training):
 
         A gradient of zero is still a step of Adam, which goes on with the mean of earlier gradients.
         """
-        self._skips = not self.anchor and not int(self._gathered(mine.to(self.device)).sum())
+        self._skips = not self.anchor and not float(self._gathered(mine.to(self.device)).sum())
 
     def _resize(self, y: Tensor, rows: Tensor | None = None) -> Callable[[Tensor], Tensor] | None:
         """Sets of the size that covers outcomes, where that is asked for; in training, on their way to it."""
@@ -240,12 +260,14 @@ class DecisionModule(_Training):
             return partial(self.coverage.crossed, self.pipeline, y)
         return partial(self.coverage, self.pipeline, y, rows, self.current_epoch, self.global_step)
 
-    def _loss(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
+    def _loss(self, decision: Decision, y: Tensor, table: Tensor, weights: Tensor | None = None) -> Tensor:
         """The objective, one number an item; zero, with a zero gradient, where an item has no decision."""
         problem = self.pipeline.layer.problem
-        # An objective of one's own need not know of known data where there is none.
+        # A user's objective need not know of known data, nor of weights, if there are none.
         told = problem.known_data
-        known = {"known": told.values(table)} if told.parameters else {}
+        known: dict[str, Any] = {"known": told.values(table)} if told.parameters else {}
+        if weights is not None and takes_weights(self.objective):
+            known["weights"] = weights
         found = self.objective(problem, decision, y, **known)
         if not isinstance(found, Tensor) or found.shape != (len(y),):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -255,31 +277,34 @@ class DecisionModule(_Training):
     @torch.no_grad()
     def measured(self, data: Examples, chunk: int = 256) -> Tensor:
         """The objective, item by item; NaN where there is no decision."""
-        found = []
+        found: list[Decision] = []
         with evaluating(self.pipeline):
             for rows in torch.arange(len(data)).split(chunk):
                 z, y, numbers, table = data.batch(rows.tolist())
                 found.append(self.pipeline(z, numbers, table, self._resize(y)))
         decision = Decision.cat(found)
-        return torch.where(decision.ok, self._loss(decision, data.Y, data.known), torch.nan)
+        return torch.where(decision.ok, self._loss(decision, data.Y, data.known, data.weights), torch.nan)
 
-    def _held(self, decision: Decision, y: Tensor, table: Tensor) -> Tensor:
+    def _held(self, decision: Decision, y: Tensor, table: Tensor, weights: Tensor | None) -> Tensor:
         """What data say of the constraints is noted, and where they are held, charged."""
-        told = {f"violations/{k}": v for k, v in enumerate(self._missed(decision, y, table).detach())}
+        told = {f"violations/{k}": v for k, v in enumerate(self._missed(decision, y, table, weights).detach())}
         for name, value in told.items():
             self.log(name, value, on_step=False, on_epoch=True, batch_size=int(decision.ok.sum()))
         if self.violations is None:
             return decision.value.new_zeros(())
-        missed = self._missed(decision, y, table, self.violations.allowed)
+        missed = self._missed(decision, y, table, weights, self.violations.allowed)
         self._seen.append(missed.detach())
         return self.violations(missed)
 
-    def _missed(self, decision: Decision, y: Tensor, table: Tensor, allowed: float | None = None) -> Tensor:
+    def _missed(
+        self, decision: Decision, y: Tensor, table: Tensor, weights: Tensor | None, allowed: float | None = None
+    ) -> Tensor:
         """What data say of all constraints with worst cases."""
         problem, ok = self.pipeline.layer.problem, decision.ok
         chosen = {variable: value[ok] for variable, value in decision.candidates.items()}
-        known, weights = problem.known_data.values(table[ok]), decision.probabilities[ok]
-        return torch.stack(list(problem.missed(chosen, y[ok], known, weights, allowed).values()))
+        known, masses = problem.known_data.values(table[ok]), decision.probabilities[ok]
+        masses = masses if weights is None else masses * weights[ok].to(masses)[:, None]
+        return torch.stack(list(problem.missed(chosen, y[ok], known, masses, allowed).values()))
 
     def on_train_epoch_end(self) -> None:
         """Multipliers follow the epoch's own data where there are none for validation.
@@ -314,14 +339,14 @@ class DecisionModule(_Training):
         self._note(1, seconds__backward=time.perf_counter() - self._backward_from)
         super().on_after_backward()
 
-    def _record(self, decision: Decision, loss: Tensor, solved: int, items: int, seconds: dict[str, float]) -> None:
+    def _record(self, decision: Decision, total: Tensor, mass: float, seconds: dict[str, float]) -> None:
         """Losses, effective sample size, masked items, and the time of the paper's stages."""
-        if solved:
+        if mass:
             size = decision.effective_sample_size[decision.ok]
-            self._note(solved, decision_loss=loss, effective_sample_size=size.mean())
+            self._note(mass, decision_loss=total / mass, effective_sample_size=size.mean())
         self._note(
-            items,
-            masked_share=1.0 - solved / items,
+            len(decision.ok),
+            masked_share=1.0 - decision.ok.double().mean(),
             **{f"seconds__{stage}": value for stage, value in seconds.items()},
         )
 
@@ -332,7 +357,7 @@ class DecisionModule(_Training):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The optimal decisions."""
         z, y, rows, table = batch
-        self._validated.append((self.pipeline(z, rows, table, self._resize(y)), y, table))
+        self._validated.append((self.pipeline(z, rows, table, self._resize(y)), y, table, rows))
 
     def on_validation_epoch_end(self) -> None:
         """Log the objective of all decisions that there are, as one batch, and the loss that selects the best epoch.
@@ -340,15 +365,16 @@ class DecisionModule(_Training):
         The selection charges rows without a decision, so that an epoch gains nothing from failing on hard rows. An
         epoch without any decision is never the best.
         """
-        decisions, outcomes, tables = zip(*self._validated, strict=True)
+        decisions, outcomes, tables, numbers = zip(*self._validated, strict=True)
         decision, y, table = Decision.cat(decisions), torch.cat(outcomes), torch.cat(tables)
-        solved = int(decision.ok.sum())
-        loss = float(self._loss(decision, y, table).sum()) / solved if solved else float("inf")
+        weights, solved = self._weights(torch.cat(numbers)), int(decision.ok.sum())
+        mass = float(_total(decision.ok.double(), weights))
+        loss = float(_total(self._loss(decision, y, table, weights), weights)) / mass if solved else float("inf")
         if self.pipeline.layer.problem.rules and solved:
-            for k, missed in enumerate(self._missed(decision, y, table)):
+            for k, missed in enumerate(self._missed(decision, y, table, weights)):
                 self.log(f"val_violations/{k}", missed)
             if self.violations is not None:
-                missed, self._followed = self._missed(decision, y, table, self.violations.allowed), True
+                missed, self._followed = self._missed(decision, y, table, weights, self.violations.allowed), True
                 self.violations.follow(missed)
                 loss += self.unit * self.violations.charge(missed)
         masked = 1.0 - solved / len(y)
@@ -356,3 +382,8 @@ class DecisionModule(_Training):
         self.log("val_masked_share", masked)
         self.log("val_selection_loss", loss + UNSOLVED_CHARGE * self.unit * masked)
         self._validated = []
+
+
+def _total(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The sum of one value an item, each times its weight."""
+    return values.sum() if weights is None else (values * weights.to(values)).sum()

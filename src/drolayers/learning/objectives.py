@@ -7,6 +7,7 @@ share.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
@@ -32,7 +33,8 @@ class Objective(Protocol):
         """Return one loss an item, differentiable in θ.
 
         An item without a decision may have any loss, such as the NaN of ``decision.expected``: training leaves it out
-        by ``decision.ok``. Sums over a batch must do the same.
+        by ``decision.ok``. Sums over a batch must do the same. An objective that couples the items of a batch may take
+        ``weights``, one nonnegative number an item. Its losses are averaged by these weights.
         """
 
 
@@ -82,11 +84,17 @@ class CVaR:
         _check_level("CVaR", self.level)
 
     def __call__(
-        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+        self,
+        problem: DecisionProblem,
+        decision: Decision,
+        y: Float[Tensor, "batch dim"],
+        known: Known | None = None,
+        weights: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch"]:
         """τ + (c - τ)⁺ / (1 - level)."""
         costs = problem.loss(decision.candidates, y, known)
         mass = decision.probabilities.detach()
+        mass = mass if weights is None else mass * weights.to(mass)[:, None]
         tau = threshold(costs[mass > 0], mass[mass > 0], self.level)
         return decision.expected(lambda x: excess(costs, tau, self.level))
 
@@ -117,13 +125,20 @@ class Shift:
             raise ModelError(f"Shift needs a radius that is not negative, not {self.radius!r}.")
 
     def __call__(
-        self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
+        self,
+        problem: DecisionProblem,
+        decision: Decision,
+        y: Float[Tensor, "batch dim"],
+        known: Known | None = None,
+        weights: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch"]:
-        """Every cost times n q_i."""
+        """Every cost times n q_i, or with weights times q_i / p_i, p_i = w_i / Σ w."""
         costs, ok = Mean()(problem, decision, y, known), decision.ok
-        weights = torch.zeros_like(costs)
-        weights[ok] = int(ok.sum()) * worst_weights(costs.detach()[ok], self.radius)
-        return weights * costs
+        share = torch.ones_like(costs[ok]) if weights is None else weights.to(costs)[ok]
+        share = share / share.sum()
+        ratios = torch.zeros_like(costs)
+        ratios[ok] = worst_weights(costs.detach()[ok], self.radius, share) / share
+        return ratios * costs
 
     def of(self, costs: Float[Tensor, "point"]) -> float:
         """Their mean under the worst weights."""
@@ -132,12 +147,12 @@ class Shift:
 
 @final
 @dataclass(frozen=True)
-class Certificate:
+class WorstCaseQuantile:
     """``f + (c - f)⁺ / (1 - level)``, where f is the layer's own worst-case expected cost of the decision.
 
-    Rockafellar and Uryasev's formula with the certificate in place of τ: over all decisions and certificates its mean
-    is least at the conditional CVaR, with f the conditional quantile. So the set is rewarded for a certificate that
-    holds with probability ``level``, and does not shrink to nothing as it may under the mean. With integers every
+    Rockafellar and Uryasev's formula with f in place of τ: over all decisions and numbers f its mean is least at the
+    conditional CVaR, with f the conditional quantile. So the set is rewarded for a worst-case cost that is not exceeded
+    with probability ``level``, and does not shrink to nothing as it may under the mean. With integers every
     candidate has its own f.
 
     Args:
@@ -147,13 +162,13 @@ class Certificate:
     level: float
 
     def __post_init__(self) -> None:
-        _check_level("Certificate", self.level)
+        _check_level("WorstCaseQuantile", self.level)
 
     def __call__(
         self, problem: DecisionProblem, decision: Decision, y: Float[Tensor, "batch dim"], known: Known | None = None
     ) -> Float[Tensor, "batch"]:
-        """The score of every item's certificate."""
-        check_certified(problem)
+        """The score of every item's worst-case cost."""
+        check_cost_value(problem)
         return decision.expected(lambda x: excess(problem.loss(x, y, known), decision.objective, self.level))
 
 
@@ -166,17 +181,22 @@ def checked_objective(objective: Objective | str | None) -> Objective:
     return objective
 
 
-def certifies(problem: DecisionProblem) -> bool:
+def takes_weights(objective: Objective) -> bool:
+    """Whether an objective couples the items of a batch and takes their weights."""
+    return "weights" in inspect.signature(objective.__call__).parameters
+
+
+def has_cost_value(problem: DecisionProblem) -> bool:
     """Whether the value of a decision is a cost that can be compared with what comes."""
     return all(part.price is None for part in problem.parts)
 
 
-def check_certified(problem: DecisionProblem) -> None:
-    """Raise where it is not."""
-    if not certifies(problem):
+def check_cost_value(problem: DecisionProblem) -> None:
+    """Raise unless the value of a decision is a cost that can be compared with realised costs."""
+    if not has_cost_value(problem):
         raise ModelError(
-            "The cost holds dro.fragility, whose value is a cost per distance: it certifies no cost that could be "
-            "compared with what comes; learner.violations tells by how much the mean exceeds its target."
+            "The cost holds dro.fragility, whose value is a cost per distance and not comparable with realised costs: "
+            "learner.violations returns by how much the mean exceeds its target."
         )
 
 

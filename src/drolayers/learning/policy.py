@@ -14,11 +14,13 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from drolayers.checks import check_same_index
 from drolayers.errors import ModelError, UnsolvedItemsWarning
 from drolayers.known import Known
-from drolayers.learning.data import column_names, examples, same_columns
+from drolayers.learning.data import column_names, examples, same_columns, warn_outside_support
 from drolayers.problem import DecisionProblem
 from drolayers.status import warns_unsolved
+from drolayers.tensors import row_weights, weighted_mean
 
 Missing = Literal["worst", "skip"]
 """Rule for rows without a decision: they make a mean as bad as it can be, or are left out of it."""
@@ -31,6 +33,7 @@ EXPECTED_FAILED_CHECKS = {
     "check_n_features_in_after_fitting": "the sentence is ours: it names the columns that were expected",
     "check_estimators_empty_data_messages": "the sentence is ours: it tells the shape",
     "check_dtype_object": "what is no number is a ShapeError, which is a ValueError, rather than a TypeError",
+    "check_sample_weight_equivalence_on_dense_data": "outcomes are called Y here, and scikit-learn passes them as y",
     "check_methods_subset_invariance": "solvers answer to 1e-6, not to 1e-7, and batches share their units",
 }
 """The checks of scikit-learn's ``check_estimator`` that fail, and why that is meant."""
@@ -62,13 +65,16 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         shown = {v.id for v in self.problem.variables}
         return side_by_side({v: value for v, value in self.decide(Z, known).items() if v.id in shown})
 
-    def score(self, Z: Any, Y: Any, known: Known | None = None, missing: Missing = "worst") -> float:
+    def score(
+        self, Z: Any, Y: Any, known: Known | None = None, sample_weight: Any = None, missing: Missing = "worst"
+    ) -> float:
         """Return the negative mean cost, so that greater is better.
 
         Args:
             Z: contexts.
             Y: their outcomes.
             known: values of ``problem.known``, one row a context.
+            sample_weight: one nonnegative number a row; equal unless given. A row of weight zero counts as absent.
             missing: if a row has no decision, "worst" returns minus infinity and warns, and "skip" averages the other
                 rows.
         """
@@ -76,14 +82,37 @@ class Decider(BaseEstimator, ABC):  # type: ignore[misc]
         data, told = examples(self.problem, Z, Y, known), self.problem.known_data
         values = told.values(data.known)
         same_columns(Y, "Y", getattr(self, "outcome_names_in_", None))
+        check_same_index({"Z": Z, "sample_weight": sample_weight})
+        warn_outside_support(self.problem, data.Y, values)
+        weights = row_weights(sample_weight, len(data))
         decision = {v: torch.as_tensor(value) for v, value in self.decide(Z, known).items()}
         solved = torch.stack([~value.reshape(len(data), -1).isnan().any(1) for value in decision.values()]).all(0)
-        if not bool(solved.all()) and (missing == "worst" or not bool(solved.any())):
-            warn_unsolved_rows(
-                f"{int((~solved).sum())} of {len(solved)} rows have no decision", "The score is minus infinity", missing
-            )
+        if lacks_rows(solved, weights, missing):
+            count = f"{int((~solved).sum())} of {len(solved)} rows have no decision"
+            warn_unsolved_rows(count, "The score is minus infinity", missing)
             return -math.inf
-        return -float(self.problem.loss(decision, data.Y, values)[solved].mean())
+        return -mean_cost(self.problem.loss(decision, data.Y, values), solved, weights)
+
+
+def lacks_rows(solved: Tensor, weights: Tensor | None, missing: Missing) -> bool:
+    """Whether a mean over the rows must not be taken: a row lacks a decision, or with "skip" all rows do.
+
+    Args:
+        solved: which rows have a decision, ``(n,)``.
+        weights: of the rows; rows of weight zero do not count. None for equal weights.
+        missing: the rule.
+    """
+    counted = solved if weights is None else solved[weights > 0]
+    return not bool(counted.all() if missing == "worst" else counted.any())
+
+
+def mean_cost(costs: Tensor, solved: Tensor, weights: Tensor | None) -> float:
+    """Average the costs ``(n,)`` of the rows that have a decision, by the weights of the rows."""
+    if weights is None:
+        return float(costs[solved].mean())
+    # A row of weight zero may cost infinitely much.
+    counted = solved & (weights > 0)
+    return float(weighted_mean(costs[counted], weights[counted]))
 
 
 def check_missing(missing: Missing) -> None:

@@ -41,6 +41,7 @@ from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.parameters import Learn, Typical, deviation
 from drolayers.ambiguity.sets import Sets
+from drolayers.tensors import weighted_mean
 
 Phase = Literal["location", "bound", "both"]
 FITTED = MomentSet | Centred
@@ -79,27 +80,40 @@ class SetLoss(ABC):
         nominal: Pair,
         phase: Phase,
         outcomes: Float[Tensor, "batch dim"] | None = None,
+        weights: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean loss of a batch; locations, and likelihoods, are fitted to outcomes where they are given."""
+        """The mean loss of a batch, by the weights of its items.
+
+        Locations, and likelihoods, are fitted to outcomes where they are given.
+        """
         single = nominal if outcomes is None else _alone(outcomes)
         # Where a term has nothing to fit there is still something to differentiate.
         loss = 0.0 * theta.sum()
         if phase != "bound":
-            loss = loss + self.locations(theta, single)
+            loss = loss + self.locations(theta, single, weights)
         if phase != "location":
-            loss = loss + self.bounds(theta, single if self.likely else nominal)
+            loss = loss + self.bounds(theta, single if self.likely else nominal, weights)
         return loss
 
-    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+    def at_outcomes(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        outcomes: Float[Tensor, "batch dim"],
+        weights: Float[Tensor, "batch"] | None = None,
+    ) -> Tensor:
         """The term of the locations at single outcomes."""
-        return self.locations(theta, _alone(outcomes))
+        return self.locations(theta, _alone(outcomes), weights)
 
     @abstractmethod
-    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def locations(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """The term of the locations."""
 
     @abstractmethod
-    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def bounds(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """The term of everything else."""
 
 
@@ -143,29 +157,33 @@ class PredictionLoss(SetLoss):
         self.scale = torch.maximum(self.scale, ambiguity.values(centres, moved[None])[0].abs().mean(0))
         self.scale = torch.where(self.scale > 0, self.scale, torch.ones_like(self.scale))
 
-    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def bounds(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """The second term."""
         if not any(self._learnt):
             return theta.new_zeros(())
         expected = self._expected(theta.detach(), nominal)
         sigma = torch.cat(self.ambiguity.sigmas(theta), 1)
         missed = ((expected - sigma) / self.scale.to(theta))[:, self._learnt]
-        return missed.abs().sum(1).mean()
+        return weighted_mean(missed.abs().sum(1), weights)
 
-    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def locations(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """The first term, and for matrices the likelihood."""
         missed = (self._expected(theta, nominal) / self.scale.to(theta))[:, self._located]
-        likelihoods = [self._likelihood(theta, nominal, i) for i in self._whitened]
-        return missed.abs().sum(1).mean() + sum(likelihoods, theta.new_zeros(()))
+        likelihoods = [weighted_mean(self._likelihood(theta, nominal, i), weights) for i in self._whitened]
+        return weighted_mean(missed.abs().sum(1), weights) + sum(likelihoods, theta.new_zeros(()))
 
-    def _likelihood(self, theta: Tensor, nominal: Pair, position: int) -> Float[Tensor, ""]:
+    def _likelihood(self, theta: Tensor, nominal: Pair, position: int) -> Float[Tensor, "batch"]:
         """The negative logarithm of the Gaussian density of Ay - μ in y, up to a constant."""
-        atoms, weights = nominal
+        atoms, masses = nominal
         leaves = self.ambiguity.leaf_values(theta, position)
         A, mu = leaves["A"].expand(len(theta), -1, -1), leaves["mu"].expand(len(theta), -1)
         distance = (torch.einsum("bij,bnj->bni", A, atoms.to(theta)) - mu[:, None]).square().sum(2)
         gram = A @ A.mT if A.shape[1] <= A.shape[2] else A.mT @ A
-        return (0.5 * (weights.to(theta) * distance).sum(1) - 0.5 * torch.linalg.slogdet(gram).logabsdet).mean()
+        return 0.5 * (masses.to(theta) * distance).sum(1) - 0.5 * torch.linalg.slogdet(gram).logabsdet
 
     def _expected(self, theta: Tensor, nominal: Pair) -> Float[Tensor, "batch bound"]:
         """E_Q[g_i(y, α_i)]."""
@@ -203,19 +221,23 @@ class GaussianLoss(SetLoss):
         self.scale = torch.ones(ambiguity.y.dim, dtype=torch.float64)
         """Of every coordinate; deviations in units of the set have none of their own."""
 
-    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def locations(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """Squared distances to the centre, every coordinate in units of its deviation."""
-        atoms, weights = nominal
+        atoms, masses = nominal
         away = self.away(theta, atoms) / self.unit.to(atoms.device)
-        return (weights.to(away) * away.square().sum(2)).sum(1).mean().to(theta.dtype)
+        return weighted_mean((masses.to(away) * away.square().sum(2)).sum(1), weights).to(theta.dtype)
 
-    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def bounds(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """E_Q ½‖u‖² + log det, u being deviations from the centre, held fixed, in units of the shape."""
-        atoms, weights = nominal
+        atoms, masses = nominal
         parts = self.ambiguity.unpack(theta)
         parts = {n: v if n == self.ambiguity.extent else v.detach() for n, v in parts.items()}
         u, size = self.ambiguity.whitened(self.ambiguity.pack(parts), atoms.to(theta))
-        return (0.5 * (weights.to(u) * u.square().sum(2)).sum(1) + size).mean().to(theta.dtype)
+        return weighted_mean(0.5 * (masses.to(u) * u.square().sum(2)).sum(1) + size, weights).to(theta.dtype)
 
     def away(self, theta: Tensor, atoms: Float[Tensor, "batch point dim"]) -> Float[Tensor, "batch point dim"]:
         """Deviations from the centre."""
@@ -250,21 +272,29 @@ class MixtureLoss(SetLoss):
         self.fits = self._weighs or any(loss.fits for loss in losses)
         self.scale = torch.cat([torch.zeros(0, dtype=torch.float64), *(loss.scale for loss in losses)])
 
-    def locations(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def locations(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """How often events come, and the locations of their sets."""
-        found = self._each(theta, nominal, lambda loss: loss.locations)
+        found = self._each(theta, nominal, lambda loss: loss.locations, weights)
         if not self._weighs:
             return found
         mass = self.ambiguity.allowed(Nominal(*nominal).to(theta))
         missed = self.ambiguity.probabilities(theta) - mass / mass.sum(1, keepdim=True).clamp(min=1e-300)
-        return found + missed.square().sum(1).mean()
+        return found + weighted_mean(missed.square().sum(1), weights)
 
-    def bounds(self, theta: Float[Tensor, "batch theta"], nominal: Pair) -> Float[Tensor, ""]:
+    def bounds(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
         """Those of the events' sets."""
-        return self._each(theta, nominal, lambda loss: loss.bounds)
+        return self._each(theta, nominal, lambda loss: loss.bounds, weights)
 
     def _each(
-        self, theta: Tensor, nominal: Pair, term: Callable[[SetLoss], Callable[..., Tensor]]
+        self,
+        theta: Tensor,
+        nominal: Pair,
+        term: Callable[[SetLoss], Callable[..., Tensor]],
+        weights: Tensor | None,
     ) -> Float[Tensor, ""]:
         """One term of all events, each over the items in which it allows something."""
         mixture, around = self.ambiguity, Nominal(*nominal).to(theta)
@@ -272,8 +302,9 @@ class MixtureLoss(SetLoss):
         for i, loss in self._losses.items():
             rows, own = (mass[:, i] > 0).nonzero()[:, 0], each[i]
             if len(rows) and loss.fits and own is not None:
-                value = term(loss)(mixture.theta_of(theta, i)[rows], own.at(rows))
-                total = total + value * len(rows) / len(theta)
+                mine = None if weights is None else weights[rows]
+                share = len(rows) / len(theta) if mine is None or weights is None else mine.sum() / weights.sum()
+                total = total + term(loss)(mixture.theta_of(theta, i)[rows], own.at(rows), mine) * share
         return total
 
 
@@ -345,16 +376,22 @@ class PredictionLosses:
         nominal: Pair,
         phase: Phase,
         outcomes: Float[Tensor, "batch dim"] | None = None,
+        weights: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean loss of a batch, and of its outcomes where they are known."""
+        """The mean loss of a batch, by the weights of its items, and of its outcomes where they are known."""
         parts = self.sets.parts(theta)
         found = []
         for k, loss in self._losses.items():
             if loss.fits:
-                found.append(loss(parts[k], nominal, phase, outcomes if self._at_outcomes(loss) else None))
+                found.append(loss(parts[k], nominal, phase, outcomes if self._at_outcomes(loss) else None, weights))
         return torch.stack(found).sum()
 
-    def at_outcomes(self, theta: Float[Tensor, "batch theta"], outcomes: Float[Tensor, "batch dim"]) -> Tensor:
+    def at_outcomes(
+        self,
+        theta: Float[Tensor, "batch theta"],
+        outcomes: Float[Tensor, "batch dim"],
+        weights: Float[Tensor, "batch"] | None = None,
+    ) -> Tensor:
         """The first terms at single outcomes."""
         parts = self.sets.parts(theta)
-        return torch.stack([loss.at_outcomes(parts[k], outcomes) for k, loss in self._losses.items()]).sum()
+        return torch.stack([loss.at_outcomes(parts[k], outcomes, weights) for k, loss in self._losses.items()]).sum()

@@ -65,6 +65,7 @@ class SecondTraining:
             return None
         covering = self._covering(stage)
         judge = DecisionModule(pipeline, None, None, rate_schedule(stage), objective=self.objective, coverage=covering)
+        weights = held_out.weights
 
         def run(stage: Stage, name: str, origin: str) -> None:
             course.train(name, self.module(stage), stage, origin)
@@ -94,7 +95,9 @@ class SecondTraining:
         shares = SHARES if moves and course.problem.sets.aims(training.Y[:1]) else ()
         # An epoch looks at every row, and at most of them once more, for gradients.
         judging = 0.5 * (len(held_out) + len(some)) / (len(training) + len(held_out))
-        return Comparison(pipeline, run, measure, projections, sized, shares, errors, smallest, trained, judging)
+        return Comparison(
+            pipeline, run, measure, projections, sized, shares, errors, smallest, trained, judging, weights
+        )
 
     def _has_size(self) -> bool:
         """Whether the size of the sets has a name, and is learnt."""
@@ -180,8 +183,9 @@ class SecondTraining:
             x, told = ({v: x[start.ok] for v, x in start.best.items()}, problem.known_data.values(known[start.ok]))
             held = Violations(problem, stage.violations, x, y[start.ok], told)
         covering = self._covering(stage)
+        weights = self.course.row_weights
         return DecisionModule(
-            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective, held, covering
+            pipeline, temperature, smoothing, rate, stage.anchor, loss, unit, self.objective, held, covering, weights
         )
 
     def _some(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

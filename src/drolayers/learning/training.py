@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from drolayers.checks import directory
@@ -77,12 +79,28 @@ class _Best(Checkpoint):
             self.best.see(pl_module, float(trainer.callback_metrics[self.monitor]))
 
 
+class _CheckpointFiles(TorchCheckpointIO):
+    """Write every checkpoint beside its final place and rename it there.
+
+    Lightning writes to the folder of temporary files and moves the file. A move between disks is a copy, which leaves
+    a truncated checkpoint on a disk that is full.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint as a whole, or raise and leave the file at ``path`` as it was."""
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as unfinished:
+            unfinished.write_bytes(content.getvalue())
+
+
 def claim(folder: Path, resume: bool, settings: dict[str, Any], *data: Examples | None) -> None:
     """Mark a folder with what is trained in it; refuse to continue the training of something else."""
     digest = sha256(json.dumps(settings, sort_keys=True).encode())
     for part in data:
         if part is not None:
-            for table in (part.Z, part.Y, part.known):
+            for table in (part.Z, part.Y, part.known, *([] if part.weights is None else [part.weights])):
                 digest.update(str(tuple(table.shape)).encode() + table.contiguous().numpy().tobytes())
     for place in (folder, *(folder / name for name in TRAININGS)):
         _only_files(place)
@@ -213,7 +231,7 @@ def one_voice() -> Iterator[None]:
     threading.excepthook = told
     try:
         yield
-    except OSError:
+    except (OSError, ModelError):
         for thread in {*threading.enumerate()} - there:
             thread.join(1.0)
         raise
@@ -329,6 +347,7 @@ def _trainer(stage: Stage, where: Trainer, folder: Path | None, callbacks: list[
         devices=where.devices,
         strategy="ddp" if where.devices > 1 else "auto",
         callbacks=callbacks,
+        plugins=[_CheckpointFiles()],
         logger=logger,
         enable_progress_bar=where.progress,
         enable_model_summary=False,
@@ -383,7 +402,9 @@ def _sound(module: pl.LightningModule, paths: Sequence[Path], then: str) -> tupl
             if path != there[0]:
                 warnings.warn(f"{there[0]} is damaged, and {path.name} is not: {then}.", stacklevel=4)
             return path, found
+    damaged = " and ".join(str(path) for path in there) or str(paths[0])
+    them = "them" if len(there) > 1 else "it"
     raise ModelError(
-        f"The checkpoint {paths[0]} is damaged or of another learner, and there is no other: use resume=False to begin "
-        "again."
+        f"The checkpoint {damaged} is damaged or of another learner, and there is no other: delete {them} to repeat "
+        "this training alone, or use resume=False to begin again."
     )

@@ -15,9 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import finite, number, real, whole
+from drolayers.checks import check_same_index, finite, number, real, whole
 from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ModelError, ShapeError
+from drolayers.tensors import row_weights, weighted_mean
 
 PADDING = 1_000_000
 """Atoms without weight that are added at most."""
@@ -52,6 +53,8 @@ class NominalDistribution(nn.Module, ABC):
     outcomes: Tensor
     shift: Tensor
     scale: Tensor
+    row_weights: Tensor
+    places: Tensor
 
     def __init__(self, max_atoms: int | None, standardize: bool) -> None:
         super().__init__()
@@ -60,8 +63,10 @@ class NominalDistribution(nn.Module, ABC):
         self.max_atoms, self.standardize = max_atoms, bool(standardize)
         for name in ("covariates", "outcomes"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
-        for name in ("shift", "scale"):
+        for name in ("shift", "scale", "row_weights"):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+        # Of every row of fit the place among those that count, or -1; empty if all count.
+        self.register_buffer("places", torch.zeros(0, dtype=torch.int64), persistent=False)
 
     @abstractmethod
     def learn(self) -> None:
@@ -71,7 +76,10 @@ class NominalDistribution(nn.Module, ABC):
     def weigh(
         self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None
     ) -> Float[Tensor, "batch training"]:
-        """Nonnegative weights of all training points, zero for the excluded ones; not all zero."""
+        """Nonnegative weights of all training points, zero for the excluded ones; not all zero.
+
+        They are multiplied by ``row_weights`` afterwards.
+        """
 
     def preference(
         self, z: Float[Tensor, "batch dz"], weights: Float[Tensor, "batch training"]
@@ -90,13 +98,16 @@ class NominalDistribution(nn.Module, ABC):
         self._check_fitted()
         return len(self.outcomes) if self.wanted is None else self.wanted
 
-    def fit(self, Z: Any, Y: Any) -> Self:
+    def fit(self, Z: Any, Y: Any, sample_weight: Any = None) -> Self:
         """Take in training data.
 
         Args:
             Z: covariates ``(N, dz)``; a tensor, an array or a data frame.
             Y: outcomes ``(N, dim)``, or ``(N, rows, columns)`` of a matrix.
+            sample_weight: nonnegative weights of the rows ``(N,)``, by which atoms' weights are multiplied; a row of
+                weight zero counts as absent. Equal unless given.
         """
+        check_same_index({"Z": Z, "Y": Y, "sample_weight": sample_weight})
         covariates = matrix(Z, "Z")
         outcomes = matrix(Y.reshape(len(Y), -1) if getattr(Y, "ndim", 2) == 3 else Y, "Y")
         if len(covariates) != len(outcomes):
@@ -105,7 +116,16 @@ class NominalDistribution(nn.Module, ABC):
             raise ShapeError("fit needs at least one training point.")
         # In place of the old buffers, on their device.
         device = self.covariates.device
-        self.shift, self.scale = (t.to(device) for t in self._standardisation(covariates))
+        weights = row_weights(sample_weight, len(covariates))
+        self.places = torch.zeros(0, dtype=torch.int64, device=device)
+        if weights is None:
+            weights = torch.ones(len(covariates), dtype=torch.float64)
+        elif not bool((counted := weights > 0).all()):
+            self.places = torch.where(counted, counted.cumsum(0) - 1, -1).to(device)
+            covariates, outcomes, weights = covariates[counted], outcomes[counted], weights[counted]
+        weights = weights.to(covariates.device)
+        self.shift, self.scale = (t.to(device) for t in self._standardisation(covariates, weights))
+        self.row_weights = weights.to(device)
         self.outcomes = outcomes.to(device)
         self.covariates = (covariates.to(device) - self.shift) / self.scale
         self.learn()
@@ -125,7 +145,7 @@ class NominalDistribution(nn.Module, ABC):
             return
         some = min(count, max(8, min(64, PAIRS // count)))
         points = self.covariates[torch.linspace(0, count - 1, some, device=self.covariates.device).long()]
-        weights = self.weigh(points, None)
+        weights = self._masses(points, None)
         order, heaviest = self.preference(points, weights), weights.topk(atoms, dim=1).values
         best = order.topk(atoms + 1, dim=1).values
         last = best[:, atoms - 1 : atoms]
@@ -141,12 +161,19 @@ class NominalDistribution(nn.Module, ABC):
                 stacklevel=3,
             )
 
-    def _standardisation(self, covariates: Tensor) -> tuple[Tensor, Tensor]:
+    def _masses(self, z: Tensor, exclude: Tensor | None) -> Float[Tensor, "batch training"]:
+        """Weights of all training points, those of their rows included."""
+        masses = self.weigh(z, exclude) * self.row_weights
+        if not bool((masses > 0).any(1).all()):
+            raise ModelError(f"{type(self).__name__} gives no training point a positive weight for some context.")
+        return masses
+
+    def _standardisation(self, covariates: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale of every column."""
         if not self.standardize:
             return torch.zeros_like(covariates[0]), torch.ones_like(covariates[0])
-        mean = covariates.mean(0)
-        deviation = (covariates - mean).square().mean(0).sqrt()
+        mean = weighted_mean(covariates, weights)
+        deviation = weighted_mean((covariates - mean).square(), weights).sqrt()
         # A constant column has a deviation of rounding errors only.
         constant = deviation <= 1e-12 * covariates.abs().amax(0)
         return mean, torch.where(constant, torch.ones_like(deviation), deviation)
@@ -166,11 +193,11 @@ class NominalDistribution(nn.Module, ABC):
     def neighbours(
         self, z: Float[Tensor, "batch dz"], exclude: Int[Tensor, "batch"] | None = None
     ) -> tuple[Int[Tensor, "batch atom"], Float[Tensor, "batch atom"]]:
-        """The same as rows of the training data: which ones, and their weights."""
+        """The same as rows of ``outcomes``: which ones, and their weights."""
         self._check_fitted()
         points = self._standardised(z)
         hidden = None if exclude is None else self._checked_exclude(exclude, len(points))
-        raw = self.weigh(points, hidden)
+        raw = self._masses(points, hidden)
         weights, index = raw.topk(min(self.atoms, raw.shape[1]), dim=1)
         if self.atoms > weights.shape[1]:
             missing = self.atoms - weights.shape[1]
@@ -200,14 +227,17 @@ class NominalDistribution(nn.Module, ABC):
     def _checked_exclude(self, exclude: Tensor, batch: int) -> Tensor:
         """Indices of training points, one an item."""
         hidden = torch.as_tensor(exclude, device=self.covariates.device)
-        count = len(self.covariates)
+        count = len(self.places) or len(self.covariates)
         if hidden.shape != (batch,) or hidden.is_floating_point() or hidden.dtype == torch.bool:
             raise ShapeError(f"exclude must hold one whole number for each of the {batch} items, -1 for none.")
         if bool(((hidden < -1) | (hidden >= count)).any()):
             raise ShapeError(f"exclude must lie between -1 and {count - 1}, the rows of the training data.")
-        if count == 1 and bool((hidden == 0).any()):
+        hidden = hidden.long()
+        if len(self.places):
+            hidden = torch.where(hidden >= 0, self.places[hidden], -1)
+        if len(self.covariates) == 1 and bool((hidden == 0).any()):
             raise ShapeError("The only training point cannot be excluded: there would be no atom left.")
-        return hidden.long()
+        return hidden
 
     def _check_fitted(self) -> None:
         if not len(self.covariates):
@@ -229,18 +259,20 @@ class NominalDistribution(nn.Module, ABC):
         points = len(self.covariates) if self.covariates.dim() else -1
         if not points and not self.outcomes.numel():
             return None
-        shapes = [tuple(t.shape) for t in (self.covariates, self.outcomes, self.shift, self.scale)]
+        tables = {name: getattr(self, name) for name in ("covariates", "outcomes", "shift", "scale", "row_weights")}
+        shapes = [tuple(table.shape) for table in tables.values()]
         width, dim = (shape[1] if len(shape) == 2 else -1 for shape in shapes[:2])
-        if shapes != [(points, width), (points, dim), (width,), (width,)] or dim == 0:
-            return f"covariates, outcomes, shift and scale have shapes {shapes}, which do not fit together"
-        if not all(bool(t.isfinite().all()) for t in (self.covariates, self.outcomes, self.shift, self.scale)):
-            return "covariates, outcomes, shift and scale hold NaN or infinity"
-        return None if bool((self.scale > 0).all()) else "scale must be positive"
+        if shapes != [(points, width), (points, dim), (width,), (width,), (points,)] or dim == 0:
+            return f"{', '.join(tables)} have shapes {shapes}, which do not fit together"
+        if not all(bool(table.isfinite().all()) for table in tables.values()):
+            return f"{', '.join(tables)} hold NaN or infinity"
+        positive = bool((self.scale > 0).all()) and bool((self.row_weights > 0).all())
+        return None if positive else "scale and row_weights must be positive"
 
 
 @final
 class KNN(NominalDistribution):
-    """The outcomes of the k nearest training points, each of weight 1/k.
+    """The outcomes of the k nearest training points, each of weight 1/k, times the weights of their rows.
 
     Args:
         k: number of neighbours; with fewer training points all of them, padded with atoms of weight zero.
@@ -286,6 +318,7 @@ class Kernel(NominalDistribution):
     Args:
         kind: the kernel.
         bandwidth: h, in units of the standardised covariates; or a rule, ``"silverman"`` (the default) or ``"scott"``.
+            With weights w of rows a rule counts (Σw)²/Σw² points (Kish).
             For Epanechnikov's kernel a rule's h is widened by √(dz + 4), so that both kernels have one variance.
         max_atoms: keep the heaviest atoms only; None keeps every training point.
         standardize: whether covariates are standardised before distances are taken.
@@ -316,11 +349,13 @@ class Kernel(NominalDistribution):
         if not isinstance(self.bandwidth, str):
             self.width = torch.full_like(self.width, self.bandwidth)
             return
-        count, dz = self.covariates.shape
+        dz = self.covariates.shape[1]
+        count = float(self.row_weights.sum() ** 2 / self.row_weights.square().sum())
         factor = (4.0 / (dz + 2.0)) ** (1.0 / (dz + 4.0)) if self.bandwidth == "silverman" else 1.0
         if self.kind == "epanechnikov":
             factor *= float(np.sqrt(dz + 4.0))
-        spread = self.covariates.var(0, correction=0).mean().sqrt()
+        mean = weighted_mean(self.covariates, self.row_weights)
+        spread = weighted_mean((self.covariates - mean).square(), self.row_weights).mean().sqrt()
         # Without any spread all points are equally near, whatever the width.
         self.width = torch.where(spread > 0, spread, torch.ones_like(spread)) * factor * count ** (-1.0 / (dz + 4.0))
 

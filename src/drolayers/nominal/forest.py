@@ -12,6 +12,7 @@ from torch import Tensor
 from drolayers.checks import whole
 from drolayers.extras import require
 from drolayers.nominal.base import NominalDistribution, excluded
+from drolayers.tensors import weighted_mean
 
 _TABLES = ("left", "right", "feature", "leaf")
 
@@ -20,7 +21,8 @@ _TABLES = ("left", "right", "feature", "leaf")
 class Forest(NominalDistribution):
     """Training outcomes weighted by how often, and with how few others, they share a leaf with z.
 
-    ω_n(z) is the mean over trees of 1[n in the leaf of z] / (size of that leaf) (Bertsimas and Kallus, 2020). The trees
+    ω_n(z) is the mean over trees of 1[n in the leaf of z] / (size of that leaf) (Bertsimas and Kallus, 2020), and with
+    weights w of rows that of w_n 1[n in the leaf of z] / (sum of w over that leaf). The trees
     are grown by scikit-learn and kept as tensors, so that evaluating needs no scikit-learn. An excluded training point
     is taken out of every leaf; the trees themselves were grown with it.
 
@@ -64,7 +66,8 @@ class Forest(NominalDistribution):
 
     def learn(self) -> None:
         """Grow the forest on standardised outcomes, and keep its trees as tables (tree, node)."""
-        deviation = self.outcomes.std(0, correction=0)
+        mean = weighted_mean(self.outcomes, self.row_weights)
+        deviation = weighted_mean((self.outcomes - mean).square(), self.row_weights).sqrt()
         outcomes = self.outcomes / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
         forest = require("sklearn.ensemble", "learning").RandomForestRegressor(
             self.trees,
@@ -75,7 +78,9 @@ class Forest(NominalDistribution):
             n_jobs=self.jobs,
         )
         target = outcomes.cpu().numpy()
-        forest.fit(self.covariates.cpu().numpy(), target[:, 0] if target.shape[1] == 1 else target)
+        equal = bool((self.row_weights == self.row_weights[0]).all())
+        weights = None if equal else self.row_weights.cpu().numpy()
+        forest.fit(self.covariates.cpu().numpy(), target[:, 0] if target.shape[1] == 1 else target, weights)
         grown = [estimator.tree_ for estimator in forest.estimators_]
         device, nodes = self.covariates.device, max(tree.node_count for tree in grown)
 
@@ -115,7 +120,9 @@ class Forest(NominalDistribution):
             together = mine[:, None] == theirs
             if hidden is not None:
                 together = together & ~hidden
-            total += together.to(total) / together.sum(1, keepdim=True).clamp(min=1)
+            # The weight of n itself is multiplied to the mean afterwards.
+            size = together.to(total) @ self.row_weights.to(total)
+            total += together.to(total) / torch.where(size > 0, size, 1.0)[:, None]
         if hidden is not None:
             # With every leaf empty, all other points are as good as each other.
             others = (~hidden).to(total)
