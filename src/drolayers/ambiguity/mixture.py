@@ -195,8 +195,12 @@ class Mixture(AmbiguitySet):
         return Nominal(atoms, weights / len(parts))
 
     def split(self, joined: Nominal | None) -> list[Nominal | None]:
-        """What ``around`` joined."""
-        if joined is None:
+        """Take apart what ``around`` joined; None for events that need no nominal distribution.
+
+        Args:
+            joined: one distribution with the atoms of all events. It may belong to other sets of the problem.
+        """
+        if joined is None or not self.needs_nominal:
             return [None] * len(self.sets)
         parts = zip(joined.atoms.split(self._atoms, 1), joined.weights.split(self._atoms, 1), strict=True)
         return [Nominal(a, w / w.sum(1, keepdim=True)) if w.shape[1] else None for a, w in parts]
