@@ -26,6 +26,7 @@ from drolayers.reformulation.worst_distribution import (
     WorstCaseDistribution,
     concentrated,
     mixture,
+    no_distribution,
     reweighted,
     worst_distribution,
 )
@@ -96,6 +97,8 @@ class Evaluations:
         refuse_transforms(*x.values())
         ambiguity = self.writer.set_of(part)
         _, probes = self._program(part)
+        if not len(inputs.theta):
+            return no_distribution(ambiguity.y.shape)
         with torch.inference_mode(False), torch.enable_grad():
             zero = inputs.theta.detach().double().new_zeros(())
             moves = [zero.new_zeros(len(inputs.theta), p.size).requires_grad_() for p in probes.parameters]

@@ -97,6 +97,18 @@ def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     return values.reshape(*values.shape[:2], *shape)
 
 
+def no_distribution(shape: tuple[int, ...]) -> WorstCaseDistribution:
+    """Return the distributions of an empty batch.
+
+    Args:
+        shape: of y.
+    """
+    points = torch.zeros(0, 1, int(np.prod(shape)), dtype=torch.float64)
+    masses, origin = points[..., 0], torch.zeros(0, 1, dtype=torch.int64)
+    mass = Mass(points, masses, origin, points[:, :0], origin[:, :0])
+    return WorstCaseDistribution(mass, masses[:, 0], shape)
+
+
 def reweighted(
     rows: Rows, shape: tuple[int, ...], nominal: Nominal, masses: Float[Tensor, "batch row"]
 ) -> WorstCaseDistribution:
