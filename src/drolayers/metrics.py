@@ -20,6 +20,13 @@ from drolayers.known import Known
 from drolayers.learning.data import outcomes
 from drolayers.problem import DecisionProblem
 
+__all__ = ["hindsight", "regret"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 NOTHING = 1e-9
 """Of what decisions cost: so little is left open by solvers."""
 

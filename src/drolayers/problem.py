@@ -31,7 +31,8 @@ from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
-from drolayers.numbering import RULES, Keyed, Numbered
+from drolayers.notebook import code_block, table
+from drolayers.numbering import RULES, Keyed, Numbered, key_text
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 from drolayers.statuses import OnFailure
 from drolayers.tensors import tensor
@@ -225,6 +226,12 @@ class DecisionProblem(Numbered):
         told = ", costs are negative rewards" if self.maximises else ""
         told += "" if self.exact["cost"] else ", the worst case is bounded by a decision rule"
         return f"DecisionProblem({len(self.variables)} variables, {self.sets}; {size}{told})"
+
+    def _repr_html_(self) -> str:
+        """Return the representation that notebooks show: the problem, its parameters and its constraints."""
+        parameters = table(("parameter of θ", "shape"), list(self.parameters.items()))
+        rules = [(key_text(r.constraint), r.kind.value) for r in self.rules]
+        return code_block(repr(self)) + parameters + (table(("constraint", "kind"), rules) if rules else "")
 
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""

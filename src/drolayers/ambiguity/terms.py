@@ -111,7 +111,6 @@ class OuterTerm(Term):
         entries = layout.row.size
         whole = np.array_equal(self.entry, np.arange(entries))
         share: cp.Expression | None = None
-        share: cp.Expression | None = None
         ties: Constraints = []
         if remainder is not None:
             tau = remainder if whole else remainder[self.entry]

@@ -8,9 +8,9 @@ import cvxpy as cp
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError
 from drolayers.known import Known
-from drolayers.learning.data import matrix, same_columns
+from drolayers.learning.data import check_width, matrix, same_columns
 from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
 
@@ -52,8 +52,7 @@ def contexts(policy: object, Z: Any) -> Tensor:
     if width is None:
         raise NotFittedError(f"This {type(policy).__name__} is not fitted yet: call fit(Z, Y) first.")
     values = matrix(Z, "Z")
-    if values.shape[1] != width:
-        raise ShapeError(f"Z must have {width} columns, as in training, not {values.shape[1]}.")
+    check_width(Z, values, width)
     same_columns(Z, "Z", getattr(policy, "feature_names_in_", None))
     return values
 
