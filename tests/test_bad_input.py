@@ -121,10 +121,14 @@ def test_checks_convert() -> None:
     np.testing.assert_array_equal(numbers("v", [1, 2]), [1.0, 2.0])
 
 
-def test_projection_wants_tensors() -> None:
-    projection = dro.Projection(problem().ambiguity)
-    with pytest.raises(dro.ShapeError, match="tensors"):
-        projection(torch.zeros(1, 3), (np.zeros((1, 2, 2)), np.full((1, 2), 0.5)))
+def test_projection_wants_a_pair_of_numbers() -> None:
+    projection, theta = dro.Projection(problem().ambiguity), torch.zeros(1, 3)
+    arrays = np.zeros((1, 2, 2)), np.full((1, 2), 0.5)
+    torch.testing.assert_close(projection(theta, arrays), projection(theta, tuple(map(torch.as_tensor, arrays))))
+    with pytest.raises(dro.ShapeError, match="pair of tensors"):
+        projection(theta, arrays[0])
+    with pytest.raises(dro.ShapeError, match="nominal weights must be numbers"):
+        projection(theta, (arrays[0], [None, 0.5]))
 
 
 def test_weights_off_by_single_precision_are_probabilities() -> None:

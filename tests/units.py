@@ -54,6 +54,7 @@ DIRECTIONS = {
     "positive square": ("0.mu", "2.mu"),
     "sum with a linear part": ("0.0.mu",),
     "minus linear": ("0.mu",),
+    "tilted multiple": ("0.0.mu",),
     **{f"power {p:g}": ("0.mu",) for p in (1.0, 1.5, 2.0, 3.0)},
 }
 """Parameters called mu that are directions, without a unit."""
@@ -78,6 +79,10 @@ BOUNDS: dict[str, float | dict[str, float]] = {
             "sum of squares",
             "maximum of degrees 2 and 1",
             "conic",
+            "tilted sum",
+            "tilted maximum",
+            "tilted multiple",
+            "tilted maximum of a square and a difference",
         )
     },
     "maximum of powers": 3.0,
@@ -130,6 +135,10 @@ def rescaled_set(kind: SetCase, y: dro.Uncertain, u: float) -> AmbiguitySet:
             2.0 * (m.SquaredNorm() + (0.5 * u) * m.Norm(1)),
             3.0 * m.maximum(m.Norm(1), 2.0 * m.Norm(np.inf)),
             0.5 * m.AbsolutePower(3.0, mu=E1),
+        ],
+        "tilted maximum of a square and a difference": lambda: [
+            m.maximum(m.AbsolutePower(2, mu=E1), u * m.Norm(1) - 0.5 * m.Linear()),
+            m.SquaredNorm(mu=u * CENTRE),
         ],
         "conic": lambda: [m.Conic([square], [[2 * u**2 * CENTRE[0], 2 * u**2 * CENTRE[1], u**2, -(u**2)]])],
         "conic, lifted, vectors learnt": lambda: [m.Conic([image, ridge], [dro.Learn(3), [1.6 * u, 0.0]], lifted=1)],

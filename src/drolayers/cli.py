@@ -17,7 +17,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Annotated, Any
 
-from drolayers import tables
+from drolayers import __version__, tables
 from drolayers.checks import directory
 from drolayers.errors import DROError, ModelError, ShapeError
 from drolayers.extras import needs
@@ -52,6 +52,22 @@ app = typer.Typer(
     "Exit codes: 0 done; 1 could not be done, with one sentence on standard error; 2 wrong use of the command.",
     rich_markup_mode="rich",
 )
+
+
+def _show_version(asked: bool) -> None:
+    """Print the version and stop."""
+    if asked:
+        print(f"drolayers {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command()

@@ -26,7 +26,8 @@ from drolayers.errors import DifferentiationError, ModelError, UnsolvedItemsWarn
 from drolayers.evaluations import Chosen
 from drolayers.integer import Candidates, Oracle, make_oracle
 from drolayers.known import Known
-from drolayers.numbering import Keyed, Numbered, keyed_as
+from drolayers.notebook import code_block, table
+from drolayers.numbering import Keyed, Numbered, key_text, keyed_as
 from drolayers.problem import DecisionProblem, Theta
 from drolayers.status import (
     OnFailure,
@@ -98,6 +99,10 @@ class Decision(Numbered, Statuses):
             return lambda y, known=None: problem.adapted(self.best, y, self.known if known is None else known)[v]
 
         return Keyed({v: of(v) for v in problem.adaptive}, problem, "problem.adaptive")
+
+    def _repr_html_(self) -> str:
+        rows = [(key_text(v), tuple(value.shape)) for v, value in self.best.items()]
+        return code_block(repr(self)) + table(("variable", "shape"), rows)
 
     @property
     def effective_sample_size(self) -> Float[Tensor, "batch"]:
@@ -247,6 +252,17 @@ class DROLayer(nn.Module):
         self.proposal: Proposal = proposal or Stratified()
         self.enumerate_up_to = whole("enumerate_up_to", enumerate_up_to, 0)
         self._rng = None if seed is None else np.random.default_rng(seed)
+
+    def extra_repr(self) -> str:
+        """Return what ``repr`` prints in brackets: problem, gradient, and the surrogate if there are integers."""
+        parts = [repr(self.problem), f"gradient={self.gradient!r}"]
+        if self.oracle is not None:
+            parts += [f"oracle={self.oracle.name!r}", f"candidates={self.candidates}", f"samples={self.samples!r}"]
+            parts += [f"temperature={self.temperature!r}"]
+        return ", ".join(parts)
+
+    def _repr_html_(self) -> str:
+        return code_block(repr(self))
 
     def twin(self) -> DROLayer:
         """A layer with the same settings, whose temperature, gradient and draws are its own."""

@@ -22,6 +22,13 @@ from drolayers.learning.data import outcomes
 from drolayers.problem import DecisionProblem
 from drolayers.status import no_unsolved_warnings
 
+__all__ = ["hindsight", "regret"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 NOTHING = 1e-9
 """Of what decisions cost: so little is left open by solvers."""
 

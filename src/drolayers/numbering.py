@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import cache
@@ -73,6 +74,34 @@ class UnknownKeyError(ModelError, KeyError):
         return str(self.args[0])
 
 
+LONGEST_TEXT = 160
+"""Characters of an expression that are printed. Longer ones lose their middle."""
+
+
+BROADCAST = re.compile(r"Promote\(([^()]*), \([\d, ]*\)\)")
+"""How CVXPY prints a number that stands for a vector."""
+
+
+def key_names(key: object) -> tuple[str, ...]:
+    """Return the names by which a variable, parameter or constraint can be looked up."""
+    label = getattr(key, "label", None)
+    if callable(label) or label is None:
+        return (key.name(),) if hasattr(key, "name") and hasattr(key, "attributes") else ()
+    return (str(label),)
+
+
+def key_text(key: object) -> str:
+    """Return a variable's name, a constraint's label, or the constraint as it was written, shortened."""
+    names = key_names(key)
+    if names:
+        return names[0]
+    # ``dro.always`` and ``dro.chance`` keep the constraint that they were called with.
+    written = getattr(next(iter(getattr(key, "args", ())), None), "written", None)
+    text = BROADCAST.sub(r"\1", str(written or key))
+    text = text.replace("Sum(", "sum(").replace(", None, False)", ")")
+    return text if len(text) <= LONGEST_TEXT else f"{text[:120]} … {text[-30:]}"
+
+
 class Keyed(Numbered, dict[K, V]):
     """A dict by the variables, parameters or constraints of a problem.
 
@@ -95,15 +124,19 @@ class Keyed(Numbered, dict[K, V]):
         self.where = where
         self.numbered_as(owner)
 
+    def __repr__(self) -> str:
+        entries = ", ".join(f"{key_text(key)}: {value!r}" for key, value in self.items())
+        return f"{{{entries}}}"
+
     def __missing__(self, key: Any) -> V:
-        own = self._numbered(key)
-        if own:
+        own = self._matches(key)
+        if len(own) == 1:
             return self[own[0]]
-        name, names = str(key), [str(own) for own in self]
-        if name not in names:
+        if own:
+            raise UnknownKeyError(f"{len(own)} of {self.where} are called {key!r}: use the object itself as the key.")
+        name, names = key_text(key), [key_text(own) for own in self]
+        if name not in names or isinstance(key, str):
             raise UnknownKeyError(f"{name} is none of {self.where}: here are {names}.")
-        if isinstance(key, str):
-            raise UnknownKeyError(f"{name} is a name: give what it names, one of {self.where}.")
         raise UnknownKeyError(
             f"{name} is not the {name} of this problem: unpickled from elsewhere, or beside a copy, a problem knows "
             f"its own alone; pickle {name} together with it, or take them by name: "
@@ -111,18 +144,19 @@ class Keyed(Numbered, dict[K, V]):
         )
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or bool(self._numbered(key))
+        return super().__contains__(key) or bool(self._matches(key))
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The entry of a key; the default where there is none."""
-        own = self._numbered(key)
-        return super().get(own[0] if own else key, default)
+        return self[key] if key in self else default  # noqa: SIM401 (dict.get finds no names)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Keyed[K, V]:
         return Keyed({key: deepcopy(value, memo) for key, value in self.items()}, self, self.where)
 
-    def _numbered(self, key: object) -> list[K]:
-        """The key with the number of one that is none of them, where numbers tell."""
+    def _matches(self, key: object) -> list[K]:
+        """Return the keys with the name that is given, or with the number of a copy if numbers are comparable."""
+        if isinstance(key, str):
+            return [own for own in self if key in key_names(own)]
         number = None if self.foreign else getattr(key, "id", None)
         return [] if number is None else [own for own in self if getattr(own, "id", None) == number]
 

@@ -40,6 +40,11 @@ __all__ = [
     "worst_case_costs",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 LABELLED = 8
 """Points that are labelled at most: the likeliest."""
 

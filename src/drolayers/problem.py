@@ -21,7 +21,7 @@ from drolayers.conic.transforms import refuse_transforms, untraced
 from drolayers.cost.adaptive import Adaptive, adaptive_in
 from drolayers.cost.lowering import shorten
 from drolayers.cost.parse import PiecewiseCost, parse
-from drolayers.cost.risk import Kind, Worst, always
+from drolayers.cost.risk import Kind, Worst, always, check_labels, label_constraint
 from drolayers.cost.rules import Part, Rule, has_worst_case, rule, separated
 from drolayers.cost.second_stage import resolved
 from drolayers.cost.torch_loss import TorchCost
@@ -31,7 +31,8 @@ from drolayers.diagnosis import Diagnosis, Given
 from drolayers.errors import ModelError, ShapeError
 from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
-from drolayers.numbering import RULES, Keyed, Numbered
+from drolayers.notebook import code_block, table
+from drolayers.numbering import RULES, Keyed, Numbered, key_text
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
 from drolayers.status import OnFailure
 from drolayers.tensors import tensor
@@ -86,7 +87,8 @@ class DecisionProblem(Numbered):
         )
         self.adaptive: tuple[Adaptive, ...] = held
         """The adaptive decisions; the coefficients of their rules stand in a decision behind ``variables``."""
-        robust = [c for c in constraints if has_worst_case(c)]
+        robust = [label_constraint(c) for c in constraints if has_worst_case(c)]
+        check_labels(robust)
         robust += [always(v >= 0) for v in held if v.is_nonneg()]
         self._plain = [c for c in constraints if not has_worst_case(c)]
         rows = [c.expr for c in robust]
@@ -225,6 +227,12 @@ class DecisionProblem(Numbered):
         told = ", costs are negative rewards" if self.maximises else ""
         told += "" if self.exact["cost"] else ", the worst case is bounded by a decision rule"
         return f"DecisionProblem({len(self.variables)} variables, {self.sets}; {size}{told})"
+
+    def _repr_html_(self) -> str:
+        """Return the representation that notebooks show: the problem, its parameters and its constraints."""
+        parameters = table(("parameter of θ", "shape"), list(self.parameters.items()))
+        rules = [(key_text(r.constraint), r.kind.value) for r in self.rules]
+        return code_block(repr(self)) + parameters + (table(("constraint", "kind"), rules) if rules else "")
 
     def given(self, theta: Theta, nominal: Pair | None = None, known: Known | None = None) -> Given:
         """What a user gave, checked; one θ serves all items of known data."""
@@ -425,7 +433,13 @@ class DecisionProblem(Numbered):
 
     @untraced
     def worst_case(
-        self, x: Chosen, theta: Theta, nominal: Pair | None = None, known: Known | None = None, *, of: cp.Constraint
+        self,
+        x: Chosen,
+        theta: Theta,
+        nominal: Pair | None = None,
+        known: Known | None = None,
+        *,
+        of: cp.Constraint | str,
     ) -> Float[Tensor, "batch row"]:
         """The left-hand side g ≤ 0 of a constraint in its worst case, by row: it holds where this is not positive.
 
@@ -434,7 +448,7 @@ class DecisionProblem(Numbered):
             theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known``.
-            of: a constraint with a worst case.
+            of: a constraint with a worst case, or its name.
         """
         found, given, chosen = self._rule(of), self.given(theta, nominal, known), self._checked(x)
         if adaptive_in([found.outcome]):
@@ -461,7 +475,7 @@ class DecisionProblem(Numbered):
         theta: Theta,
         nominal: Pair | None = None,
         known: Known | None = None,
-        of: cp.Constraint | None = None,
+        of: cp.Constraint | str | None = None,
         row: int | None = None,
     ) -> WorstCaseDistribution:
         """Atoms and probabilities that attain f(x, θ), and directions where mass escapes to infinity.
@@ -471,7 +485,7 @@ class DecisionProblem(Numbered):
             theta: ``(batch, problem.size)``, or a dict by name.
             nominal: atoms and weights, where the set needs them.
             known: values of ``problem.known``.
-            of: a constraint with a worst case, whose distribution is asked for; the cost's unless given.
+            of: a constraint with a worst case, or its name, whose distribution is asked for; the cost's unless given.
             row: of the constraint, where it has several.
         """
         if of is None and self._inner:
@@ -489,8 +503,10 @@ class DecisionProblem(Numbered):
             )
         return self._evaluations.distribution(part, self._checked(x), self.given(theta, nominal, known))
 
-    def _rule(self, constraint: cp.Constraint) -> Rule:
-        """A constraint with a worst case, by itself."""
+    def _rule(self, constraint: cp.Constraint | str) -> Rule:
+        """Find a constraint with a worst case by itself or by its name."""
+        if isinstance(constraint, str):
+            return Keyed({r.constraint: r for r in self.rules}, self, RULES)[constraint]
         number = None if self.foreign else getattr(constraint, "id", None)
         found = next((r for r in self.rules if r.constraint is constraint or r.constraint.id == number), None)
         if found is None:

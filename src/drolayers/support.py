@@ -30,6 +30,13 @@ from drolayers.errors import ModelError
 from drolayers.products import times
 from drolayers.status import Status
 
+__all__ = ["Box", "Conic", "Ellipsoid", "Nonnegative", "Polyhedron", "Reals", "Support"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Constraints = list[cp.Constraint]
 
 ROUNDING = 1e-12

@@ -48,6 +48,10 @@ class Uncertain(Numbered, cp.Parameter):
         """``y`` written in terms of ``flat``."""
         self._whole: Uncertain | None = None
 
+    def __repr__(self) -> str:
+        shape = self.shape[0] if self.ndim == 1 else self.shape
+        return f"Uncertain({shape}, support={self.support!r}, name={self.name()!r})"
+
     def within(self, support: Support) -> Uncertain:
         """``y`` in an event that leaves it no more than a part of its support: what the event's set is made of.
 

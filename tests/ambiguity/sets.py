@@ -382,6 +382,45 @@ def _combinations() -> list[SetCase]:
     return [mixed, squares, tilted, multiple, largest, steepest, powers]
 
 
+def _tilted() -> list[SetCase]:
+    """Learnt directions beside other degrees: a sum, a maximum, a multiple with a bound below zero, a difference."""
+    direction, centre = np.array([0.3, -0.2]), np.array([0.9, 1.1])
+    tilt = {"0.0.mu": direction, "0.1.mu": centre}
+    added = _plain(
+        "tilted sum",
+        lambda: [m.Linear() + m.SquaredNorm()],
+        {**tilt, "0.sigma": 0.8},
+        lambda t, y: _columns(y @ t["0.0.mu"] + ((y - t["0.1.mu"]) ** 2).sum(1)),
+    )
+    largest = _plain(
+        "tilted maximum",
+        lambda: [m.maximum(m.Linear(), m.SquaredNorm())],
+        {**tilt, "0.sigma": 0.9},
+        lambda t, y: _columns(np.maximum(y @ t["0.0.mu"], ((y - t["0.1.mu"]) ** 2).sum(1))),
+    )
+    multiple = _plain(
+        "tilted multiple",
+        lambda: [0.8 * (m.PositiveSquare() + m.Linear()), m.SquaredNorm()],
+        {
+            **{"0.0.mu": np.array([1.0, 0.1]), "0.0.h": 0.8, "0.1.mu": np.array([-0.4, -0.3]), "0.sigma": -0.25},
+            **{"1.mu": centre, "1.sigma": 0.7},
+        },
+        lambda t, y: _columns(
+            0.8 * (np.maximum(y @ t["0.0.mu"] - t["0.0.h"], 0) ** 2 + y @ t["0.1.mu"]), ((y - t["1.mu"]) ** 2).sum(1)
+        ),
+    )
+    nested = _plain(
+        "tilted maximum of a square and a difference",
+        lambda: [m.maximum(m.AbsolutePower(2, mu=E1), m.Norm(1) - 0.5 * m.Linear()), m.SquaredNorm(mu=CENTRE)],
+        {"0.0.h": 1.0, "0.1.0.mu": centre, "0.1.1.mu": direction, "0.sigma": 0.8, "1.sigma": 0.7},
+        lambda t, y: _columns(
+            np.maximum(abs(y[:, 0] - t["0.0.h"]) ** 2, _norm(y - t["0.1.0.mu"], 1) - 0.5 * y @ t["0.1.1.mu"]),
+            ((y - CENTRE) ** 2).sum(1),
+        ),
+    )
+    return [added, largest, multiple, nested]
+
+
 def _vectors() -> list[SetCase]:
     """Means from both sides and variances, each for all coordinates at once."""
 
@@ -635,5 +674,6 @@ SETS: list[SetCase] = [
     *_balls(),
     *_differences(),
     *_shapes(),
+    *_tilted(),
     _covariance(),
 ]

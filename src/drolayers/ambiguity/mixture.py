@@ -17,7 +17,15 @@ from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import Typical
-from drolayers.ambiguity.reweighted import OUTSIDE, Kind, check_kind, divergence, reweighing
+from drolayers.ambiguity.reweighted import (
+    OUTSIDE,
+    ROOTED,
+    Kind,
+    check_kind,
+    divergence,
+    reweighing,
+    weight_roots,
+)
 from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import numbers
@@ -70,10 +78,15 @@ class Mixture(AmbiguitySet):
         self.possible: cp.Expression = cp.Parameter(count, nonneg=True, name="possible")
         own: list[cp.Parameter] = []
         self.given = None if weights is None else _probabilities(weights, count)
+        self.roots: cp.Expression | None = None
         if self.given is None:
             own += [self.shares, self.possible]
+            if kind in ROOTED:
+                self.roots = cp.Parameter(count, nonneg=True, name="share roots")
+                own.append(self.roots)
         else:
             self.shares, self.possible = cp.Constant(count * self.given), cp.Constant(np.ones(count))
+            self.roots = cp.Constant(np.sqrt(count * self.given))
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
         own += [] if kind is None else [self.radius]
         shapes: dict[str, tuple[int, ...]] = {} if weights is not None else {"weights": (count,)}
@@ -121,7 +134,7 @@ class Mixture(AmbiguitySet):
         totals = times(self.shares, values)
         if self.kind is None:
             return cp.sum(totals) / len(self.sets), []
-        price, combined = reweighing(self.kind, self.radius[0], self.shares)
+        price, combined = reweighing(self.kind, self.radius[0], self.shares, self.roots)
         total, constraints = combined(totals)
         return price + total / len(self.sets), constraints
 
@@ -195,8 +208,12 @@ class Mixture(AmbiguitySet):
         return Nominal(atoms, weights / len(parts))
 
     def split(self, joined: Nominal | None) -> list[Nominal | None]:
-        """What ``around`` joined."""
-        if joined is None:
+        """Take apart what ``around`` joined; None for events that need no nominal distribution.
+
+        Args:
+            joined: one distribution with the atoms of all events. It may belong to other sets of the problem.
+        """
+        if joined is None or not self.needs_nominal:
             return [None] * len(self.sets)
         parts = zip(joined.atoms.split(self._atoms, 1), joined.weights.split(self._atoms, 1), strict=True)
         return [Nominal(a, w / w.sum(1, keepdim=True)) if w.shape[1] else None for a, w in parts]
@@ -213,6 +230,8 @@ class Mixture(AmbiguitySet):
             shares = shares.masked_fill(((p > 0) & (p < RARE)).any(1, keepdim=True), torch.nan)
         if self.given is None:
             parts += [shares, (shares > 0).double()]
+            if self.kind in ROOTED:
+                parts.append(weight_roots(shares))
         if self.kind is not None:
             parts.append(self._radius(theta).clamp(min=FLOOR))
         found = self.split(nominal)

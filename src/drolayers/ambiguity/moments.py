@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def Linear(mu: ArrayLike | None = None, sigma: ArrayLike | None = None) -> Moment:  # noqa: N802
     """μᵀy; the bound may have either sign, and two of them make a mean equality."""
     return _along("Linear()", Affine(), mu, 0.0, sigma)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from drolayers.checks import real
 from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ShapeError
+from drolayers.tensors import tensor
 
 Pair = tuple[Float[Tensor, "batch atom dim"], Float[Tensor, "batch atom"]]
 """What a user may give: a :class:`Nominal`, or any pair of atoms and weights."""
@@ -41,14 +41,14 @@ class Nominal(NamedTuple):
             ShapeError: no pair of tensors, wrong shapes, NaN or infinities, or weights that are no probabilities.
         """
         pair = isinstance(given, tuple | list) and len(given) == 2
-        if given is None or not pair or not all(isinstance(part, Tensor) for part in given):
+        if given is None or not pair:
             raise ShapeError(
                 "The nominal distribution must be a pair of tensors, atoms and weights: pass nominal(z) beside theta, "
                 f"not {type(given).__name__}."
             )
-        atoms, weights = given
-        real("The tensor of nominal atoms", atoms)
-        real("The tensor of nominal weights", weights)
+        atoms, weights = (
+            tensor(f"The tensor of nominal {part}", given[k]) for k, part in enumerate(("atoms", "weights"))
+        )
         number = count or (atoms.shape[1] if atoms.dim() == 3 else 0)
         shapes = (batch, number, dim), (batch, number)
         if not number or tuple(atoms.shape) != shapes[0] or tuple(weights.shape) != shapes[1]:

@@ -32,7 +32,7 @@ from drolayers.ambiguity.wasserstein import FLOOR
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.errors import ModelError
-from drolayers.products import times
+from drolayers.products import tiled, times
 from drolayers.support import Layout, Reals, Support
 from drolayers.uncertainty import Uncertain
 
@@ -190,21 +190,25 @@ class Divergence(Reweighted):
         check_kind("Divergence", kind)
         self.kind, self.parameters = kind, {"radius": ()}
         self.radius = cp.Parameter(1, nonneg=True, name="radius")
-        self.features = (self.radius, *self.features)
+        roots = (cp.Parameter(self.atoms, nonneg=True, name="weight roots"),) if kind in ROOTED else ()
+        self.roots = roots[0] if roots else None
+        self.features = (self.radius, *roots, *self.features)
 
     def __repr__(self) -> str:
         return f"Divergence(atoms={self.atoms}, kind={self.kind!r})"
 
     def dual(self, rows: Rows, share: bool = True) -> SetDual:
         """That of the ball, over the costs at the atoms."""
-        price, combined = reweighing(self.kind, self.radius[0], self.weights, rows.several)
+        price, combined = reweighing(self.kind, self.radius[0], self.weights, self.roots, rows.several)
         return replace(super().dual(rows, share), price=price, combined=combined)
 
     def feature_values(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None
     ) -> Float[Tensor, "batch feature"]:
-        """The radius besides."""
-        return torch.cat([theta.double().clamp(min=FLOOR), super().feature_values(theta, nominal)], 1)
+        """Return the radius, the roots of relative weights where the kind needs them, weights and weighted atoms."""
+        base = super().feature_values(theta, nominal)
+        roots = [] if self.roots is None else [weight_roots(base[:, : self.atoms])]
+        return torch.cat([theta.double().clamp(min=FLOOR), *roots, base], 1)
 
     def typical(self, y: Float[Tensor, "point dim"]) -> dict[str, Typical]:
         """A tenth: probabilities differ from their weights by a third on average, whatever y is counted in."""
@@ -254,57 +258,136 @@ def divergence(
     return (weights * phi).sum(1)
 
 
+def weight_roots(weights: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+    """Return the square roots of weights; a weight of zero gets no gradient through its root.
+
+    Args:
+        weights: nonnegative.
+    """
+    positive = weights > 0
+    return torch.where(positive, torch.where(positive, weights, torch.ones_like(weights)).sqrt(), 0.0)
+
+
+@dataclass(frozen=True)
+class Reweighing:
+    """The dual of a ball of reweightings, scenario by scenario.
+
+    Args:
+        residual: r_n = Nω_n (v_n - η), one a scenario (and worst case).
+        scale: λ, one a worst case.
+        weights: Nω_n.
+        roots: √(Nω_n), for the kinds in ``ROOTED``.
+    """
+
+    residual: cp.Expression
+    scale: cp.Variable
+    weights: cp.Expression
+    roots: cp.Expression | None
+
+    @property
+    def scaled(self) -> cp.Expression:
+        """Nω_n λ."""
+        return weighted(self.weights, self.scale)
+
+    @property
+    def scales(self) -> cp.Expression:
+        """λ, once for every scenario."""
+        return tiled(cp.reshape(self.scale, (self.scale.size,), order="F"), self.weights.size)
+
+    def times_weight(self, factor: cp.Expression) -> cp.Expression:
+        """Nω_n times one factor a scenario (and worst case)."""
+        return times(self._each(self.weights), factor)
+
+    def rooted(self, factor: cp.Expression) -> cp.Expression:
+        """√(Nω_n) times one factor a scenario (and worst case)."""
+        assert self.roots is not None
+        return times(self._each(self.roots), factor)
+
+    def _each(self, values: cp.Expression) -> cp.Expression:
+        """One value a scenario, once for every worst case."""
+        scenario = np.repeat(np.arange(values.size), self.scale.size)
+        return values[scenario] if self.scale.size > 1 else values
+
+
 def reweighing(
-    kind: Kind, radius: cp.Expression, weights: cp.Expression, several: tuple[int, ...] = ()
+    kind: Kind,
+    radius: cp.Expression,
+    weights: cp.Expression,
+    roots: cp.Expression | None,
+    several: tuple[int, ...] = (),
 ) -> tuple[cp.Expression, Combined]:
-    """``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η: its price, and from all Nω_n v_n to N times the sum.
+    """Write ``min λρ + η + Σ ω_n λφ*((v_n - η)/λ)`` over λ ≥ 0 and η (Ben-Tal et al., 2013, theorem 4.1).
 
     Args:
         kind: the divergence φ.
         radius: ρ.
         weights: Nω_n, N of them.
+        roots: their square roots, for the kinds in ``ROOTED``.
         several: the shape of λ and η, of several worst cases at once.
+
+    Returns:
+        The price λρ + η, and a function from all Nω_n v_n to N times the sum, with its constraints.
     """
     scale, level = cp.Variable(several, nonneg=True, name="lambda"), cp.Variable(several, name="eta")
 
     def combined(totals: cp.Expression) -> tuple[cp.Expression, Constraints]:
-        bound = cp.Variable(totals.size)
-        constraints = _CONJUGATES[kind](bound, totals - weighted(weights, level), weighted(weights, scale))
+        ball = Reweighing(totals - weighted(weights, level), scale, weights, roots)
+        bound, constraints = _CONJUGATES[kind](ball)
         total = cp.sum(cp.reshape(bound, (weights.size, *several), order="C"), axis=0) if several else cp.sum(bound)
         return total, constraints
 
     return radius * scale + level, combined
 
 
-def _kl(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+def _kl(ball: Reweighing) -> tuple[cp.Expression, Constraints]:
     """λ(e^{r/λ} - 1)."""
-    return [cp.ExpCone(r, scale, t + scale)]
+    t = cp.Variable(ball.residual.size)
+    return t, [cp.ExpCone(ball.residual, ball.scaled, t + ball.scaled)]
 
 
-def _burg(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+def _burg(ball: Reweighing) -> tuple[cp.Expression, Constraints]:
     """-λ log(1 - r/λ)."""
-    return [cp.ExpCone(-t, scale, scale - r)]
+    t = cp.Variable(ball.residual.size)
+    return t, [cp.ExpCone(-t, ball.scaled, ball.scaled - ball.residual)]
 
 
-def _chi2(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
-    """((r/2 + λ)⁺)²/λ - λ."""
-    # That the root is not negative goes without saying, and as a row it would have no multiplier where it is zero.
-    root = cp.Variable(t.shape)
-    return [root >= times(0.5, r) + scale, cp.SOC(t + 2.0 * scale, cp.vstack([t, 2.0 * root]), axis=0)]
+def _chi2(ball: Reweighing) -> tuple[cp.Expression, Constraints]:
+    """((r/2 + λ)⁺)²/λ - λ.
+
+    With w = Nω and u = (r/2 + wλ)⁺/√w the term is u²/λ - wλ. A reweighting has p ≤ ω + √(ρω), so the multiplier of u is
+    of the size of √ρ for every weight. Cones in units of w lose atoms with ω = 1e-9.
+    """
+    top, u = cp.Variable(ball.residual.size), cp.Variable(ball.residual.size)
+    # u ≥ 0 follows at the optimum. As a row it would have no multiplier at zero.
+    rows: Constraints = [ball.rooted(u) >= times(0.5, ball.residual) + ball.scaled]
+    # u² ≤ top λ.
+    cone = cp.SOC(top + ball.scales, cp.vstack([top - ball.scales, 2.0 * u]), axis=0)
+    return top - ball.scaled, [*rows, cone]
 
 
-def _tv(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
+def _tv(ball: Reweighing) -> tuple[cp.Expression, Constraints]:
     """max(r, -λ), and r ≤ λ."""
-    return [t >= r, t >= -scale, r <= scale]
+    t = cp.Variable(ball.residual.size)
+    return t, [t >= ball.residual, t >= -ball.scaled, ball.residual <= ball.scaled]
 
 
-def _hellinger(t: cp.Expression, r: cp.Expression, scale: cp.Expression) -> Constraints:
-    """λ²/(λ - r) - λ."""
-    return [cp.SOC(t + 2.0 * scale - r, cp.vstack([t + r, 2.0 * scale]), axis=0), r <= scale]
+def _hellinger(ball: Reweighing) -> tuple[cp.Expression, Constraints]:
+    """λ²/(λ - r) - λ.
+
+    With w = Nω and s = λ - r/w the term is (√w λ)²/s - wλ. All three entries of its cone have the size of √w.
+    """
+    top, s = cp.Variable(ball.residual.size), cp.Variable(ball.residual.size)
+    rows: Constraints = [ball.times_weight(s) <= ball.scaled - ball.residual]
+    # (√w λ)² ≤ top s.
+    cone = cp.SOC(top + s, cp.vstack([top - s, 2.0 * ball.rooted(ball.scales)]), axis=0)
+    return top - ball.scaled, [*rows, cone]
 
 
 _CONJUGATES = {"kl": _kl, "burg": _burg, "chi2": _chi2, "tv": _tv, "hellinger": _hellinger}
-"""What says t ≥ λφ*(r/λ), entry by entry: for nonnegative weights times t, r and λ it says the same."""
+"""An upper bound t on λφ*(r/λ), entry by entry, with its constraints. All of it is multiplied by Nω."""
+
+ROOTED = ("chi2", "hellinger")
+"""The kinds whose cones hold √(Nω_n)."""
 
 
 @final

@@ -111,18 +111,25 @@ class OuterTerm(Term):
         entries = layout.row.size
         whole = np.array_equal(self.entry, np.arange(entries))
         share: cp.Expression | None = None
+        ties: Constraints = []
         if remainder is not None:
             tau = remainder if whole else remainder[self.entry]
         else:
             tau = self._slope if isinstance(self.outer, Affine) else cp.Variable(self.part.size)
             share = tau if self.transpose is None else self.transpose(tau)
+            if tau.parameters() and not share.is_dpp():
+                # The coefficient of a member of a sum and a learnt direction would be a product of parameters.
+                slope, tau = tau, cp.Variable(self.part.size)
+                ties = [tau == slope]
+                assert self.transpose is not None
+                share = self.transpose(tau)
             share = share if whole and self.transpose is None else _spread(self.entry, entries) @ share
         known = None if sign is None or remainder is None else sign[self.entry]
         bound, constraints = self._conjugate(tau, known)
         value = to_rows(bound, self.parts.row, layout)
         if self.shift is not None:
             value = value + to_rows(times(self.shift, tau), self.parts.row[self.part], layout)
-        return Contribution(value, share, constraints)
+        return Contribution(value, share, [*ties, *constraints])
 
     @property
     def _slope(self) -> cp.Expression:

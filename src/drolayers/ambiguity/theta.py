@@ -12,6 +12,7 @@ from torch import Tensor
 from drolayers.checks import real
 from drolayers.conic.transforms import refuse_vmap
 from drolayers.errors import ShapeError
+from drolayers.tensors import tensor
 from drolayers.uncertainty import Uncertain
 
 
@@ -28,7 +29,7 @@ class Theta:
         return sum(int(np.prod(shape)) for shape in self.parameters.values())
 
     def pack(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
-        """The flat θ of a dict of ``(batch, *shape)`` tensors."""
+        """Return the flat θ of a dict of ``(batch, *shape)`` tensors or arrays."""
         shapes = self.parameters
         unknown = set(parameters) - set(shapes)
         missing = set(shapes) - set(parameters)
@@ -38,10 +39,7 @@ class Theta:
             )
         parts: list[Tensor] = []
         for name, shape in shapes.items():
-            value = parameters[name]
-            if not isinstance(value, Tensor):
-                raise ShapeError(f"Parameter {name!r} must be a tensor, not {type(value).__name__}.")
-            real(f"Parameter {name!r}", value)
+            value = tensor(f"Parameter {name!r}", parameters[name])
             if shape == (self.y.dim,):
                 value = self.y.rows(value)
             expected = (parts[0].shape[0] if parts else value.shape[:1].numel(), *shape)
@@ -64,8 +62,7 @@ class Theta:
 
     def flat(self, theta: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "batch theta"]:
         """θ as a flat tensor, checked: shape, type, no NaN or infinity."""
-        if isinstance(theta, Mapping):
-            theta = self.pack(theta)
+        theta = self.pack(theta) if isinstance(theta, Mapping) else tensor("theta", theta)
         self.check(theta)
         refuse_vmap(theta)
         bad = ~theta.isfinite().all(1)
@@ -82,8 +79,12 @@ class Theta:
         if isinstance(theta, Tensor):
             real("theta", theta)
         if not isinstance(theta, Tensor) or not theta.is_floating_point():
-            kind = getattr(theta, "dtype", type(theta).__name__)
-            raise ShapeError(f"theta must be a floating-point tensor or a dict of them, not {kind}.")
+            if isinstance(theta, Tensor):
+                raise ShapeError(f"theta must hold floating-point numbers, not {theta.dtype}: use theta.float().")
+            raise ShapeError(
+                f"theta must be a floating-point tensor or a dict of them, not {type(theta).__name__}: "
+                "use torch.as_tensor(theta)."
+            )
         if theta.dim() != 2 or theta.shape[1] != self.size:
             raise ShapeError(f"theta must have shape (batch, {self.size}), not {tuple(theta.shape)}.")
 

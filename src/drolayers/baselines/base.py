@@ -9,9 +9,9 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from drolayers.checks import check_same_index
-from drolayers.errors import ModelError, ShapeError
+from drolayers.errors import ModelError
 from drolayers.known import Known
-from drolayers.learning.data import matrix, same_columns
+from drolayers.learning.data import check_width, matrix, same_columns
 from drolayers.learning.policy import Missing
 from drolayers.numbering import keyed_as
 from drolayers.problem import DecisionProblem
@@ -65,8 +65,7 @@ def contexts(policy: object, Z: Any, known: Known | None = None) -> Tensor:
         raise NotFittedError(f"This {type(policy).__name__} is not fitted yet: call fit(Z, Y) first.")
     check_same_index({"Z": Z, "known": known})
     values = matrix(Z, "Z")
-    if values.shape[1] != width:
-        raise ShapeError(f"Z must have {width} columns, as in training, not {values.shape[1]}.")
+    check_width(Z, values, width)
     same_columns(Z, "Z", getattr(policy, "feature_names_in_", None))
     return values
 

@@ -406,4 +406,7 @@ def _once(found: tuple[Tensor, ...], on: tuple[Tensor, ...]) -> tuple[Tensor, ..
 def _empty(program: ConeProgram, values: Values) -> Solution:
     """The solution of no programs at all."""
     none = torch.zeros(0, dtype=torch.int64, device=values.q.device)
-    return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none, none.clone())
+    # The objective keeps the graph of the features, so that a backward pass through an empty batch works.
+    graph = sum(part.sum() for part in (values.A, values.b, values.q))
+    objective = values.constant + 0.0 * graph
+    return Solution(program, values.q, values.b, values.b, objective, none, values.constant, none, none.clone())

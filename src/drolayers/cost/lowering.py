@@ -27,6 +27,7 @@ from drolayers.cost.adaptive import Adaptive
 from drolayers.cost.losses import Loss, loss_of
 from drolayers.cost.recourse import Recourse
 from drolayers.errors import ModelError
+from drolayers.numbering import key_text
 from drolayers.uncertainty import Uncertain
 
 
@@ -104,8 +105,7 @@ def lower(
 
 def shorten(expression: cp.Expression) -> str:
     """The text of an expression, short enough for a message."""
-    text = str(expression)
-    return text if len(text) <= 160 else f"{text[:120]} … {text[-30:]}"
+    return key_text(expression)
 
 
 class _Lowering:

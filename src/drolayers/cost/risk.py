@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -56,6 +57,8 @@ class Worst(Wrap):
         level: of a CVaR.
         ambiguity: the set that it is over; the problem's unless given.
         equation: whether the rows of ``always`` are those of an equation, from both sides.
+        label: the name that a user gave to the constraint.
+        written: the whole constraint as the user wrote it, for ``always`` and ``chance``.
     """
 
     def __init__(
@@ -65,16 +68,27 @@ class Worst(Wrap):
         level: float = 0.0,
         ambiguity: Any = None,
         equation: bool = False,
+        label: str | None = None,
+        written: str | None = None,
     ) -> None:
         self.kind, self.level, self.ambiguity, self.equation = kind, level, ambiguity, equation
+        self.constraint_label, self.written = label, written
         super().__init__(integrand)
 
     @staticmethod
-    def tail(expression: cp.Expression, kind: Kind, level: float, ambiguity: Any = None) -> Worst:
+    def tail(
+        expression: cp.Expression,
+        kind: Kind,
+        level: float,
+        ambiguity: Any = None,
+        label: str | None = None,
+        written: str | None = None,
+    ) -> Worst:
         """That of ``tau + (expression - tau)^+ / (1 - level)`` with a fresh ``tau``; of several rows the largest."""
         tau, number = cp.Variable(name=f"{TAU}{get_id()}"), Marked(expression)
         largest = number if expression.shape == () else cp.max(number)
-        return Worst(tau + cp.pos(largest - tau) / (1.0 - level), kind, level, ambiguity)
+        integrand = tau + cp.pos(largest - tau) / (1.0 - level)
+        return Worst(integrand, kind, level, ambiguity, label=label, written=written)
 
     @property
     def expression(self) -> cp.Expression:
@@ -86,14 +100,16 @@ class Worst(Wrap):
     def afresh(self) -> Worst:
         """The same with a threshold of its own."""
         if self.kind in (Kind.CVAR, Kind.CHANCE):
-            return Worst.tail(self.expression, self.kind, self.level, self.ambiguity)
+            return Worst.tail(
+                self.expression, self.kind, self.level, self.ambiguity, self.constraint_label, self.written
+            )
         tails = [node for node in walk(self.args) if isinstance(node, Tail)]
         own = {id(node): Worst.tail(node.args[0], Kind.CVAR, node.level).args[0] for node in tails}
         return self.copy([replaced(self.args[0], own)]) if tails else self
 
     def over(self, ambiguity: Any) -> Worst:
         """The same over another set."""
-        return Worst(self.args[0], self.kind, self.level, ambiguity, self.equation)
+        return Worst(self.args[0], self.kind, self.level, ambiguity, self.equation, self.constraint_label, self.written)
 
     def name(self) -> str:
         """As it is written."""
@@ -105,10 +121,10 @@ class Worst(Wrap):
 
     def get_data(self) -> list[Any]:
         """What the constructor takes after the argument."""
-        return [self.kind, self.level, self.ambiguity, self.equation]
+        return [self.kind, self.level, self.ambiguity, self.equation, self.constraint_label, self.written]
 
 
-def cvar(cost: cp.Expression, level: float, *, ambiguity: Any = None) -> cp.Expression:
+def cvar(cost: cp.Expression, level: float, *, ambiguity: Any = None, name: str | None = None) -> cp.Expression:
     """The conditional value-at-risk of a cost, ``min_tau tau + E[(cost - tau)^+] / (1 - level)``.
 
     Under the worst distribution the supremum over the distributions and the minimum over ``tau`` interchange (the
@@ -123,6 +139,7 @@ def cvar(cost: cp.Expression, level: float, *, ambiguity: Any = None) -> cp.Expr
         cost: a scalar piecewise cost.
         level: between 0 and 1, both excluded; 0.95 averages over the worst 5 %.
         ambiguity: in a constraint, a set of its own; the problem's unless given.
+        name: in a constraint, the name of the constraint in results.
 
     Returns:
         A CVXPY expression with a fresh scalar variable named ``cvar_tau…``.
@@ -134,10 +151,10 @@ def cvar(cost: cp.Expression, level: float, *, ambiguity: Any = None) -> cp.Expr
     cost = cp.Expression.cast_to_const(cost)
     if not cost.is_scalar():
         raise ModelError(f"cvar needs a scalar cost, not one of shape {cost.shape}: sum its entries with cp.sum.")
-    return Worst.tail(cost if cost.shape == () else cp.sum(cost), Kind.CVAR, level, ambiguity)
+    return Worst.tail(cost if cost.shape == () else cp.sum(cost), Kind.CVAR, level, ambiguity, _label("cvar", name))
 
 
-def expected(expression: cp.Expression, *, ambiguity: Any = None) -> cp.Expression:
+def expected(expression: cp.Expression, *, ambiguity: Any = None, name: str | None = None) -> cp.Expression:
     """The worst expectation over the set, ``sup_P E_P[expression]``, by entry.
 
     In a constraint it bounds the mean, ``dro.expected(expression) <= b``; bounded from below, as in
@@ -147,8 +164,10 @@ def expected(expression: cp.Expression, *, ambiguity: Any = None) -> cp.Expressi
     Args:
         expression: of the decision and of ``y``, as a cost may be.
         ambiguity: a set of its own over the same ``y``, with its own part of θ; the problem's unless given.
+        name: in a constraint, the name of the constraint in results.
     """
-    return Worst(cp.Expression.cast_to_const(expression), Kind.EXPECTED, ambiguity=ambiguity)
+    label = _label("expected", name)
+    return Worst(cp.Expression.cast_to_const(expression), Kind.EXPECTED, ambiguity=ambiguity, label=label)
 
 
 def fragility(expression: cp.Expression, target: float | cp.Expression, *, ambiguity: Any = None) -> cp.Expression:
@@ -181,7 +200,7 @@ def fragility(expression: cp.Expression, target: float | cp.Expression, *, ambig
     return Worst(excess if excess.shape == () else cp.sum(excess), Kind.FRAGILITY, ambiguity=ambiguity)
 
 
-def always(constraint: cp.Constraint, *, ambiguity: Any = None) -> cp.Constraint:
+def always(constraint: cp.Constraint, *, ambiguity: Any = None, name: str | None = None) -> cp.Constraint:
     """The constraint for every outcome that the set allows, row by row.
 
     That is the support for moment sets and for Wasserstein balls of order 1 and 2, which hold mass anywhere; the balls
@@ -190,12 +209,17 @@ def always(constraint: cp.Constraint, *, ambiguity: Any = None) -> cp.Constraint
     Args:
         constraint: an inequality or equation in the decision and in ``y``.
         ambiguity: a set of its own; the problem's unless given.
+        name: the name of the constraint in results.
     """
     rows, equation = _rows("always", constraint, equations=True), isinstance(constraint, cp.constraints.Equality)
-    return Worst(rows, Kind.ALWAYS, ambiguity=ambiguity, equation=equation) <= 0
+    written = f"always({constraint})"
+    worst = Worst(rows, Kind.ALWAYS, ambiguity=ambiguity, equation=equation, written=written)
+    return _labelled(worst <= 0, _label("always", name))
 
 
-def chance(constraint: cp.Constraint, probability: float, *, ambiguity: Any = None) -> cp.Constraint:
+def chance(
+    constraint: cp.Constraint, probability: float, *, ambiguity: Any = None, name: str | None = None
+) -> cp.Constraint:
     """All rows of a constraint at once with a probability of at least so much, under every distribution of the set.
 
     It is replaced by the worst CVaR of the largest row, which must not be positive: this suffices always, and is
@@ -205,9 +229,42 @@ def chance(constraint: cp.Constraint, probability: float, *, ambiguity: Any = No
         constraint: an inequality in the decision and in ``y``.
         probability: between 0 and 1, both excluded.
         ambiguity: a set of its own; the problem's unless given.
+        name: the name of the constraint in results.
     """
     level = _share("chance", "probability", probability)
-    return Worst.tail(_rows("chance", constraint, equations=False), Kind.CHANCE, level, ambiguity) <= 0
+    rows, written = _rows("chance", constraint, equations=False), f"chance({constraint}, {level:g})"
+    worst = Worst.tail(rows, Kind.CHANCE, level, ambiguity, written=written)
+    return _labelled(worst <= 0, _label("chance", name))
+
+
+def label_constraint(constraint: cp.Constraint) -> cp.Constraint:
+    """Give a constraint the ``name=`` of the worst case in it, unless it has a label."""
+    if constraint.label is not None:
+        return constraint
+    names = (node.constraint_label for node in walk(constraint.args) if isinstance(node, Worst))
+    labels = {label for label in names if label is not None}
+    if len(labels) > 1:
+        raise ModelError(f"The worst cases of one constraint have several names {sorted(labels)}: give it one.")
+    return _labelled(constraint, labels.pop() if labels else None)
+
+
+def check_labels(constraints: Sequence[cp.Constraint]) -> None:
+    """Raise if two constraints have one label."""
+    labels = [constraint.label for constraint in constraints if constraint.label is not None]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ModelError(f"Two constraints are named {twice[0]!r}: give each a name of its own.")
+
+
+def _labelled(constraint: cp.Constraint, label: str | None) -> cp.Constraint:
+    """Set a constraint's label."""
+    return constraint if label is None else constraint.set_label(label)
+
+
+def _label(function: str, name: Any) -> str | None:
+    """Check a name: text that is not empty."""
+    if name is not None and not (isinstance(name, str) and name):
+        raise ModelError(f"{function}(name={name!r}) needs a non-empty text such as 'budget'.")
+    return name
 
 
 def _share(function: str, name: str, value: float) -> float:

@@ -46,6 +46,22 @@ def matrix(data: Any, name: str) -> Tensor:
     return values
 
 
+def check_width(Z: Any, contexts: Tensor, width: int) -> None:
+    """Raise unless contexts have as many columns as in training.
+
+    Args:
+        Z: contexts as the user gave them.
+        contexts: the same as a matrix.
+        width: number of columns in training.
+    """
+    if contexts.shape[1] == width:
+        return
+    message = f"Z must have {width} columns, as in training, not {contexts.shape[1]}."
+    if np.ndim(Z) == 1 and len(Z) == width:
+        message = f"Z is one row of {width} numbers, not a table: pass Z[:1] or Z[None] for one context."
+    raise ShapeError(message)
+
+
 def _no_numbers(data: Any) -> list[Any]:
     """The columns of a data frame that hold something else, or miss entries of a kind that is not NaN."""
     wrong = []

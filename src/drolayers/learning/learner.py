@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from drolayers.checks import check_same_index, whole
 from drolayers.conic.transforms import refuse_transforms
-from drolayers.errors import ModelError, ShapeError, UnsolvedItemsWarning
+from drolayers.errors import ModelError, UnsolvedItemsWarning
 from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
@@ -25,7 +25,7 @@ from drolayers.learning.calibration import Calibration, check_enough, check_unse
 from drolayers.learning.comparison import Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.course import Course
-from drolayers.learning.data import check_in_support, examples, held_back, matrix, same_columns, split
+from drolayers.learning.data import check_in_support, check_width, examples, held_back, matrix, same_columns, split
 from drolayers.learning.deprecated import OLD, STRATEGIES, upgraded
 from drolayers.learning.first import FirstTraining
 from drolayers.learning.judged import Judged
@@ -318,8 +318,7 @@ class DecisionFocusedLearner(Judged, Decider):
             # Gradients end here, which torch.func would take for zeros.
             refuse_transforms(Z)
         contexts, width = matrix(Z, "Z"), self.n_features_in_
-        if contexts.shape[1] != width:
-            raise ShapeError(f"Z must have {width} columns, as in training, not {contexts.shape[1]}.")
+        check_width(Z, contexts, width)
         same_columns(Z, "Z", self.feature_names_in_)
         self.pipeline_.eval()
         return contexts

@@ -22,6 +22,12 @@ from drolayers.layer import Decision
 from drolayers.problem import DecisionProblem
 from drolayers.tails import cvar, excess, threshold, worst_weights
 
+__all__ = ["CVaR", "Mean", "Objective", "Shift", "WorstCaseQuantile"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 @runtime_checkable
 class Objective(Protocol):

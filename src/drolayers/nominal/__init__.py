@@ -4,3 +4,7 @@ from drolayers.nominal.base import KNN, Kernel, NominalDistribution, TiedAtomsWa
 from drolayers.nominal.forest import Forest
 
 __all__ = ["KNN", "Forest", "Kernel", "NominalDistribution", "TiedAtomsWarning"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

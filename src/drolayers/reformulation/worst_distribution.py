@@ -29,6 +29,9 @@ MASS = 1e-7
 FAR = 1e3
 """A row with less mass still has an atom if that lies within this multiple of the others' distance."""
 
+MASS_ERROR = 1e-3
+"""Largest difference between one and the sum of the probabilities of a distribution that is returned."""
+
 REACH = 1e-6
 """Mass times distance, relative to the largest, below which there is no direction."""
 
@@ -78,6 +81,12 @@ class WorstCaseDistribution:
         kept = mass.masked_fill(outside & (mass < MASS), 0.0)
         return replace(self, mass=replace(self.mass, probabilities=kept))
 
+    def verified(self) -> WorstCaseDistribution:
+        """Set the probabilities of an item to NaN if they do not sum to one."""
+        total = self.mass.probabilities.sum(1, keepdim=True)
+        probabilities = self.mass.probabilities.masked_fill((total - 1.0).abs() > MASS_ERROR, torch.nan)
+        return replace(self, mass=replace(self.mass, probabilities=probabilities))
+
     def __iter__(self) -> Iterator[Tensor]:
         yield self.atoms
         yield self.probabilities
@@ -86,6 +95,18 @@ class WorstCaseDistribution:
 def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The last dimension in the shape of y."""
     return values.reshape(*values.shape[:2], *shape)
+
+
+def no_distribution(shape: tuple[int, ...]) -> WorstCaseDistribution:
+    """Return the distributions of an empty batch.
+
+    Args:
+        shape: of y.
+    """
+    points = torch.zeros(0, 1, int(np.prod(shape)), dtype=torch.float64)
+    masses, origin = points[..., 0], torch.zeros(0, 1, dtype=torch.int64)
+    mass = Mass(points, masses, origin, points[:, :0], origin[:, :0])
+    return WorstCaseDistribution(mass, masses[:, 0], shape)
 
 
 def reweighted(

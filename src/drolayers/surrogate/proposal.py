@@ -12,6 +12,12 @@ from torch import Tensor
 
 from drolayers.errors import ModelError
 
+__all__ = ["Energy", "Stratified"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 @dataclass(frozen=True, eq=False)
 class Summit:
