@@ -24,6 +24,7 @@ from drolayers.conic.adjoints.ambiguous import Upstream, unambiguous
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.adjoints.theorem import Found, Pulled, elsewhere, gradients
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.refinement import refine
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
@@ -198,6 +199,9 @@ class Engine:
         else:
             points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
         status, residual = classify(program, values, points, self.rounding)
+        if not known:
+            answer = points, torch.where(finite, status, int(Status.INFEASIBLE)), residual
+            points, status, residual = refine(self.solver, program, values, *answer, self.rounding)
         for plainly in (False, True) if self.rescue is not None else ():
             unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
@@ -207,6 +211,9 @@ class Engine:
             route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
             told = (status, residual, items, self.rounding)
             points, status, residual = second_route(route, program, values, points, *told)
+            if not plainly:
+                answer = points, torch.where(finite, status, int(Status.INFEASIBLE)), residual
+                points, status, residual = refine(self.rescue, program, values, *answer, self.rounding)
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
 
