@@ -50,7 +50,7 @@ class Engine:
 
     Args:
         solver: how to solve.
-        rescue: the second route; None leaves unfinished items as they are.
+        rescue: the second route; None leaves unfinished items as they are, without refinement either.
         gradient: how to differentiate ``x``.
         about: the program that :meth:`explain` speaks of unless it is given another.
         rounding: share of its terms' size by which a value may be off where they cancel.
@@ -199,7 +199,7 @@ class Engine:
         else:
             points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
         status, residual = classify(program, values, points, self.rounding)
-        if not known:
+        if self.rescue is not None and not known:
             answer = points, torch.where(finite, status, int(Status.INFEASIBLE)), residual
             points, status, residual = refine(self.solver, program, values, *answer, self.rounding)
         for plainly in (False, True) if self.rescue is not None else ():

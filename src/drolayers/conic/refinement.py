@@ -45,7 +45,13 @@ ROUNDS = 3
 
 
 def refine(
-    solver: Solver, program: ConeProgram, values: Values, points: Points, status: Tensor, residual: Tensor, rounding: float
+    solver: Solver,
+    program: ConeProgram,
+    values: Values,
+    points: Points,
+    status: Tensor,
+    residual: Tensor,
+    rounding: float,
 ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
     """Refine the points whose residual is too large, and judge them again.
 
@@ -72,14 +78,17 @@ def refine(
         numbers = values[items]
         corrected = _corrected(solver, program, numbers, current, scale)
         new_status, new_residual = classify(program, numbers, corrected, rounding)
-        rows = (new_residual < residual[items]).nonzero()[:, 0]
+        improved = new_residual < residual[items]
+        rows = improved.nonzero()[:, 0]
         points = points.merged(corrected, items[rows], rows)
         status = status.index_copy(0, items[rows], new_status[rows])
         residual = residual.index_copy(0, items[rows], new_residual[rows].to(residual))
         # Magnified by more than its inverse, the violation itself would be a large number.
         limit = 1.0 / _violation(program, numbers, corrected).clamp(min=torch.finfo(scale.dtype).eps)
         scale = torch.minimum(MAGNIFICATION * scale, limit[:, None])
-        open_rows = ((new_residual > ENOUGH) & corrected.x.isfinite().all(1)).nonzero()[:, 0]
+        # A linear objective is the same in every round: a round that did not help is the last one.
+        promising = improved | torch.full_like(improved, program.quadratic)
+        open_rows = ((new_residual > ENOUGH) & promising & corrected.x.isfinite().all(1)).nonzero()[:, 0]
         items, current, scale = items[open_rows], corrected.x[open_rows], scale[open_rows]
     return points, status, residual
 
@@ -92,7 +101,11 @@ def _violation(program: ConeProgram, values: Values, points: Points) -> Float[Te
 
 
 def _corrected(
-    solver: Solver, program: ConeProgram, values: Values, x: Float[Tensor, "item column"], scale: Float[Tensor, "item 1"]
+    solver: Solver,
+    program: ConeProgram,
+    values: Values,
+    x: Float[Tensor, "item column"],
+    scale: Float[Tensor, "item 1"],
 ) -> Points:
     """Solve for the corrections of some points and add them."""
     Px, Ax, _ = residuals.products(program, values, x, torch.zeros_like(values.b))
