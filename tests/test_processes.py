@@ -1,4 +1,4 @@
-"""Problems that are sent to other processes: torch moves their tensors, and nothing may go on reading the old memory."""
+"""Problems that are sent to other processes: torch moves their tensors, and no view may read the memory they left."""
 
 from __future__ import annotations
 
