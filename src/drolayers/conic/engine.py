@@ -23,11 +23,13 @@ from drolayers.conic import residuals
 from drolayers.conic.adjoints.ambiguous import Upstream, unambiguous
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.adjoints.theorem import Found, Pulled, elsewhere, gradients
+from drolayers.conic.interior.batch import AlgebraName, Batch
+from drolayers.conic.interior.polishing import polish_points
 from drolayers.conic.program import ConeProgram, Values
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
-from drolayers.conic.solvers.interior import Interior
+from drolayers.conic.solvers.interior import SYMMETRIC, Interior
 from drolayers.conic.transforms import refuse_transforms, untraced
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
@@ -103,6 +105,7 @@ class Engine:
         features: Float[Tensor, "batch feature"],
         fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
         warm_start: WarmStart | None = None,
+        polish: bool = True,
     ) -> Solution:
         """Solve one program for every row of features.
 
@@ -112,18 +115,22 @@ class Engine:
                 infinities come back as FAILED.
             fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
             warm_start: where to begin; a hint only.
+            polish: whether points are taken to machine precision where the solution is unique and strictly
+                complementary, so that they do not depend on the batch.
         """
         values = program.values(features)
         if fixed is not None:
             lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
             values = program.within(values, lower, upper)
-        solution = self.solve_values(program, values, warm_start)
+        solution = self.solve_values(program, values, warm_start, polish)
         return replace(
             solution,
             **{name: getattr(solution, name).to(features.dtype) for name in ("primal", "objective", "dual", "slack")},
         )
 
-    def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
+    def solve_values(
+        self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, polish: bool = True
+    ) -> Solution:
         """Solve programs whose numbers are at hand already."""
         if lacks := self._lacks(program):
             # No engine has another path to smooth along.
@@ -137,9 +144,11 @@ class Engine:
             expected = [tuple(t.shape) for t in (values.q, values.b, values.b)]
             if shapes != expected:
                 raise ShapeError(f"The warm start must have shapes {expected}, not {shapes}.")
-        return self._finish(program, values, warm_start, known=False)
+        return self._finish(program, values, warm_start, known=False, polish=polish)
 
-    def adopt(self, program: ConeProgram, values: Values, primal: Tensor, dual: Tensor) -> Solution:
+    def adopt(
+        self, program: ConeProgram, values: Values, primal: Tensor, dual: Tensor, polish: bool = True
+    ) -> Solution:
         """Solutions found before, checked and made differentiable without being solved again.
 
         Args:
@@ -147,22 +156,25 @@ class Engine:
             values: its numbers.
             primal: an optimal point for every item.
             dual: its multipliers.
+            polish: as for :meth:`solve`.
         """
         if not len(values.q):
             return _empty(program, values)
         detached = values.detach()
         _, Ax, _ = residuals.products(program, detached, primal, dual)
-        return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True)
+        return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True, polish=polish)
 
     @untraced
-    def _finish(self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool) -> Solution:
+    def _finish(
+        self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool, polish: bool
+    ) -> Solution:
         """Solve, or take what is known, and attach both derivatives."""
         outcome: dict[str, Tensor] = {}
         matrices = (values.P, values.A, values.q, values.b)
         refuse_transforms(*matrices, values.constant)
         # Which items hold neither NaN nor infinities.
         finite = torch.stack([t.isfinite().all(1) for t in (*matrices, values.constant[:, None])]).all(0)
-        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, *matrices)
+        x = _ImplicitSolve.apply(self, program, finite, point, known, polish, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
         objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
@@ -176,6 +188,7 @@ class Engine:
         finite: Bool[Tensor, "batch"],
         point: WarmStart | None,
         known: bool,
+        polish: bool,
         differentiable: bool,
         own: tuple[Units, Values],
     ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
@@ -197,7 +210,7 @@ class Engine:
             points = Points(point.primal, point.dual, point.slack, claimed, torch.zeros_like(claimed))
         else:
             points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
-        status, residual = classify(program, values, points, self.rounding)
+        points, status, residual = self._polished(program, values, points, polish)
         for plainly in (False, True) if self.rescue is not None else ():
             unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
@@ -209,6 +222,39 @@ class Engine:
             points, status, residual = second_route(route, program, values, points, *told)
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
+
+    def _polished(
+        self, program: ConeProgram, values: Values, points: Points, polish: bool
+    ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+        """Take points to machine precision on their faces if asked to, and classify them; the better ones are kept."""
+        if not polish or not program.cones.kinds <= SYMMETRIC:
+            return points, *classify(program, values, points, self.rounding)
+        rough = usable(points.verdict) if points.tried is None else usable(points.verdict) & ~points.tried
+        items = rough.nonzero()[:, 0]
+        if not items.numel():
+            return points, *classify(program, values, points, self.rounding)
+        batch = Batch.of(program, values, self._algebra)
+        x, z, s = (t.T.contiguous() for t in (points.x, points.z, points.s))
+        done = polish_points(batch, x, z, s, items).done
+        polished = done if points.polished is None else done | points.polished
+        better = replace(points, x=x.T.contiguous(), z=z.T.contiguous(), s=s.T.contiguous(), polished=polished)
+        status, residual = classify(program, values, better, self.rounding)
+        worse = (done & (status != int(Status.OPTIMAL))).nonzero()[:, 0]
+        if worse.numel():
+            # Where terms of the value cancel, a point may solve all equations and still be off by more than before.
+            some = Points(*(getattr(points, name)[worse] for name in ("x", "z", "s", "verdict", "steps")))
+            before, left = classify(program, values[worse], some, self.rounding)
+            rows = (left < residual[worse]).nonzero()[:, 0]
+            chosen = worse[rows]
+            better = better.merged(some, chosen, rows)
+            status = status.index_copy(0, chosen, before[rows])
+            residual = residual.index_copy(0, chosen, left[rows])
+        return better, status, residual
+
+    @property
+    def _algebra(self) -> AlgebraName | None:
+        """The algebra that the solver asks for."""
+        return self.solver.algebra if isinstance(self.solver, Interior) else None
 
     def pull(
         self,
@@ -225,7 +271,7 @@ class Engine:
         What is ``upstream`` of the numbers says whether it matters that an adjoint is not unique. A level of smoothing
         counts in units without what never binds, for which the program's ``own`` numbers are asked.
         """
-        ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
+        ways = self.gradient.adjoints(program, self._algebra)
         pulled, masked = Pulled.none(values), asked
         if own is not None and self.gradient.level is not None:
             items, units, beside = Units.near(program, own, values, found.x, found.z, asked)
@@ -282,6 +328,7 @@ class _ImplicitSolve(torch.autograd.Function):
         finite: Tensor,
         point: WarmStart | None,
         known: bool,
+        polish: bool,
         outcome: dict[str, Tensor],
         P: Tensor,
         A: Tensor,
@@ -293,7 +340,8 @@ class _ImplicitSolve(torch.autograd.Function):
         def solved(whole: Tensor | None = None) -> tuple[Units, Values, Points, Tensor, Tensor]:
             units, values = Units.of(program, own, whole)
             near = None if point is None else WarmStart(*units.hats(point.primal, point.dual, point.slack))
-            told = engine.forward(program, values, finite, near, known, any(ctx.needs_input_grad), (units, own))
+            differentiable = any(ctx.needs_input_grad)
+            told = engine.forward(program, values, finite, near, known, polish, differentiable, (units, own))
             return units, values, *told
 
         units, values, points, status, residual = solved()
@@ -325,7 +373,7 @@ class _ImplicitSolve(torch.autograd.Function):
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
-            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed), ok
+            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed, points.polished), ok
             ctx.save_for_backward(P, A, q, b)
         return torch.where(ok, x, nan)
 
@@ -345,7 +393,7 @@ class _ImplicitSolve(torch.autograd.Function):
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
-        return None, None, None, None, None, None, *_once(pieces, (dx, *numbers))
+        return None, None, None, None, None, None, None, *_once(pieces, (dx, *numbers))
 
 
 class _Envelope(torch.autograd.Function):

@@ -31,7 +31,8 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are those of the point, ``conic/units.py``.
+    are those of the point, ``conic/units.py``. ``polished`` are the items that the forward pass took to machine precision
+    on their face; None where it tried none.
     """
 
     x: Float[Tensor, "batch column"]
@@ -39,11 +40,13 @@ class Found:
     s: Float[Tensor, "batch row"]
     units: Units
     passed: Any = None
+    polished: Bool[Tensor, "batch"] | None = None
 
     def __getitem__(self, items: Tensor) -> Found:
         """Some items."""
         passed = None if self.passed is None else self.passed.pick(items)
-        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed)
+        polished = None if self.polished is None else self.polished[items]
+        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed, polished)
 
 
 @dataclass(frozen=True, eq=False)
