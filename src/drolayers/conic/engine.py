@@ -220,6 +220,10 @@ class Engine:
             route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
             told = (status, residual, items, self.rounding)
             points, status, residual = second_route(route, program, values, points, *told)
+            if polish:
+                better, *judged = self._polished(program, values[items], points.pick(items), polish)
+                points = points.merged(better, items, torch.arange(len(items), device=items.device))
+                status, residual = (t.index_copy(0, items, u) for t, u in zip((status, residual), judged, strict=True))
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
 
@@ -242,7 +246,7 @@ class Engine:
         worse = (done & (status != int(Status.OPTIMAL))).nonzero()[:, 0]
         if worse.numel():
             # Where terms of the value cancel, a point may solve all equations and still be off by more than before.
-            some = Points(*(getattr(points, name)[worse] for name in ("x", "z", "s", "verdict", "steps")))
+            some = points.pick(worse)
             before, left = classify(program, values[worse], some, self.rounding)
             rows = (left < residual[worse]).nonzero()[:, 0]
             chosen = worse[rows]

@@ -1,8 +1,8 @@
 """Exact derivatives in the batch: on the active face, which is identified and polished to machine precision.
 
 Where slack and multiplier of a row are both small, a point near the end of the central path is no proof of anything: so
-the end itself is met (``interior/face.py``), and its system serves the adjoint equations there too; iterative refinement
-takes back what the system is off by. The forward pass has polished most items already. Their system is factored anew:
+the end itself is met (``interior/face.py``), and its system serves the adjoint equations there too; refinement takes
+back what the system is off by. The forward pass has polished most items already. Their system is factored anew:
 that is half a percent of a training step, and keeping the factor would take more memory than the batch. An item whose
 face is confirmed by the polished point, with room to spare, and whose adjoint equations are solved to the last digits,
 is verified. An item that was not polished is tried here, from face to face.

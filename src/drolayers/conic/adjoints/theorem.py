@@ -31,8 +31,8 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are those of the point, ``conic/units.py``. ``polished`` are the items that the forward pass took to machine precision
-    on their face; None where it tried none.
+    are those of the point, ``conic/units.py``. ``polished`` are the items that the forward pass took to machine
+    precision on their face; None where it tried none.
     """
 
     x: Float[Tensor, "batch column"]

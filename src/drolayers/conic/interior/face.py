@@ -43,8 +43,8 @@ SOFT = 1e-6
 leave inconsistent moves multipliers by that much divided by this."""
 
 STILL = 1e-11
-"""Length of the next Newton step, as the last two predict it, relative to the point: below it, another start ends at the
-same point, and above it a round more is worth its time."""
+"""Length of the next Newton step, as the last two predict it, relative to the point: below it, another start ends at
+the same point, and above it a round more is worth its time."""
 
 POLISHED = 1e-9
 """What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""

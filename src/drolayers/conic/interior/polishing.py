@@ -20,8 +20,8 @@ from drolayers.conic.interior.method import Algebra
 class FacePoints(NamedTuple):
     """Where Newton's method on the face ended, batch last.
 
-    ``done`` items satisfy the optimality conditions there, with v = z - s. For all others (x, v) is where the next round
-    would begin.
+    ``done`` items satisfy the optimality conditions there, with v = z - s. For all others (x, v) is the start of the
+    next round.
     """
 
     x: Float[Tensor, "column batch"]

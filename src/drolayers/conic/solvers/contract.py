@@ -37,8 +37,8 @@ class Points:
 
     ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
     certificate, for NO_MINIMUM ``x`` does. ``passed`` is where our own method left the central path at the level asked
-    for; it saves the smoothed derivative most of its way. ``polished`` are the items whose points satisfy the optimality
-    conditions to machine precision, on a face that they confirm; ``tried`` includes those for which that failed.
+    for; it saves the smoothed derivative most of its way. ``polished`` are the items whose points satisfy the
+    optimality conditions to machine precision, on a face that they confirm; ``tried`` are all that were attempted.
     """
 
     x: Float[Tensor, "batch column"]
@@ -49,6 +49,10 @@ class Points:
     passed: Any = None
     polished: Bool[Tensor, "batch"] | None = None
     tried: Bool[Tensor, "batch"] | None = None
+
+    def pick(self, items: Int[Tensor, "some"]) -> Points:
+        """Select some items, without what the path and polishing need."""
+        return Points(*(getattr(self, name)[items] for name in ("x", "z", "s", "verdict", "steps")))
 
     def merged(self, other: Points, at: Int[Tensor, "some"], rows: Int[Tensor, "some"]) -> Points:
         """The same with some items replaced by rows of another report."""
