@@ -23,6 +23,7 @@ from drolayers.conic import residuals
 from drolayers.conic.adjoints.ambiguous import Upstream, unambiguous
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.adjoints.theorem import Found, Pulled, elsewhere, gradients
+from drolayers.conic.adjoints.value import value_codes
 from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.polishing import polish_points
 from drolayers.conic.program import ConeProgram, Values
@@ -45,6 +46,10 @@ class MaskedGradientWarning(UserWarning):
     """Items of a batch have no derivative, or none that could be verified."""
 
 
+class ValueKinkWarning(UserWarning):
+    """Values of a batch have a kink: their gradient is one of the subgradients."""
+
+
 @dataclass(frozen=True, eq=False)
 class Engine:
     """Solves batches of cone programs and differentiates them; items that fail are masked, with a status.
@@ -63,6 +68,7 @@ class Engine:
     about: ConeProgram | None = field(default=None, repr=False)
     rounding: float = field(default=residuals.ROUNDING, repr=False)
     _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
+    _kinked: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Engine, (self.solver, self.rescue, self.gradient, self.about, self.rounding)
@@ -169,7 +175,7 @@ class Engine:
         self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool, polish: bool
     ) -> Solution:
         """Solve, or take what is known, and attach both derivatives."""
-        outcome: dict[str, Tensor] = {}
+        outcome: dict[str, Any] = {}
         matrices = (values.P, values.A, values.q, values.b)
         refuse_transforms(*matrices, values.constant)
         # Which items hold neither NaN nor infinities.
@@ -177,8 +183,8 @@ class Engine:
         x = _ImplicitSolve.apply(self, program, finite, point, known, polish, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
-        objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
-        told = (status, outcome["residual"], outcome["iterations"], outcome["derivative"])
+        objective = _Envelope.apply(self, program, x.detach(), z, ok, outcome, *matrices, values.constant)
+        told = (status, *(outcome[name] for name in ("residual", "iterations", "derivative", "value_derivative")))
         return Solution(program, x, z, s, objective, *told)
 
     def forward(
@@ -301,6 +307,27 @@ class Engine:
             )
         return pulled
 
+    def judge_values(
+        self,
+        program: ConeProgram,
+        values: Values,
+        found: Found,
+        asked: Bool[Tensor, "batch"],
+        upstream: Upstream | None = None,
+    ) -> Int[Tensor, "batch"]:
+        """Classify the gradients of the values that are asked about, and warn once per program of kinks."""
+        codes = value_codes(program, values, found, asked, upstream, self._algebra)
+        kinks = int((codes == int(Derivative.KINK)).sum())
+        if kinks and program not in self._kinked:
+            self._kinked.add(program)
+            warnings.warn(
+                f"The worst-case cost has a kink at {kinks} of {int(asked.sum())} items: its gradient there is one of "
+                "the subgradients. Isolated ones do no harm (see value_derivative).",
+                ValueKinkWarning,
+                stacklevel=2,
+            )
+        return codes
+
     def warn_if_flat(self, program: ConeProgram, dx: Tensor, pulled: Pulled) -> None:
         """Say once per program that every exact gradient of a batch vanished."""
         if not isinstance(self.gradient, Exact) or program in self._warned:
@@ -333,7 +360,7 @@ class _ImplicitSolve(torch.autograd.Function):
         point: WarmStart | None,
         known: bool,
         polish: bool,
-        outcome: dict[str, Tensor],
+        outcome: dict[str, Any],
         P: Tensor,
         A: Tensor,
         q: Tensor,
@@ -374,10 +401,12 @@ class _ImplicitSolve(torch.autograd.Function):
             "residual": residual,
             "iterations": points.steps,
             "derivative": torch.zeros_like(status),
+            "value_derivative": torch.zeros_like(status),
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
             ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed, points.polished), ok
+            outcome["kept"] = ctx.kept
             ctx.save_for_backward(P, A, q, b)
         return torch.where(ok, x, nan)
 
@@ -406,10 +435,12 @@ class _Envelope(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        engine: Engine,
         program: ConeProgram,
         x: Tensor,
         z: Tensor,
         ok: Tensor,
+        outcome: dict[str, Any],
         P: Tensor,
         A: Tensor,
         q: Tensor,
@@ -419,7 +450,8 @@ class _Envelope(torch.autograd.Function):
         x, z = placeholders(x, ok), placeholders(z, ok)
         Px, _, _ = residuals.products(program, Values(P, A, q, b, constant), x, z)
         value = 0.5 * (x * Px).sum(1) + (q * x).sum(1) + constant
-        ctx.program, ctx.point = program, (x, z, ok)
+        ctx.engine, ctx.program, ctx.point = engine, program, (x, z, ok)
+        ctx.kept, ctx.told = outcome.pop("kept", None), outcome["value_derivative"]
         ctx.save_for_backward(P, A, q, b, constant)
         return torch.where(ok, value, torch.full_like(value, torch.nan))
 
@@ -430,9 +462,14 @@ class _Envelope(torch.autograd.Function):
         with torch.no_grad():
             by = torch.where(ok, df, torch.zeros_like(df))[:, None]
             row, column, P_row, P_column, *_ = program.on(x.device)
-            dA = by * z[:, row] * x[:, column] if ctx.needs_input_grad[5] else torch.zeros_like(by)
-            found = (0.5 * by * x[:, P_row] * x[:, P_column], dA, by * x, -by * z, by[:, 0])
-        return None, None, None, None, *_once(found, (df, *ctx.saved_tensors))
+            dA = by * z[:, row] * x[:, column] if ctx.needs_input_grad[7] else torch.zeros_like(by)
+            pieces = (0.5 * by * x[:, P_row] * x[:, P_column], dA, by * x, -by * z, by[:, 0])
+            # Once: activation checkpoints hand them out no second time.
+            numbers = ctx.saved_tensors
+            if ctx.kept is not None:
+                values, solved, _ = ctx.kept
+                ctx.told.copy_(ctx.engine.judge_values(program, values, solved, by[:, 0] != 0, Upstream(numbers[:4])))
+        return None, None, None, None, None, None, *_once(pieces, (df, *numbers))
 
 
 class _Once(torch.autograd.Function):
@@ -458,4 +495,5 @@ def _once(found: tuple[Tensor, ...], on: tuple[Tensor, ...]) -> tuple[Tensor, ..
 def _empty(program: ConeProgram, values: Values) -> Solution:
     """The solution of no programs at all."""
     none = torch.zeros(0, dtype=torch.int64, device=values.q.device)
-    return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none, none.clone())
+    codes = (none.clone(), none.clone())
+    return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none, *codes)

@@ -14,6 +14,7 @@ the same. The ways to (g, h) are ``active.py``, ``factored.py`` and ``path.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -140,6 +141,10 @@ def gradients(
 
 def by_feature(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tensor, "batch feature"]:
     """The gradient with respect to the features, in which alone two adjoint solutions need to agree."""
+    return sum_features(program, gradients(program, pulled, units))
+
+
+def sum_features(program: ConeProgram, pieces: Sequence[Tensor]) -> Float[Tensor, "batch feature"]:
+    """Turn gradients with respect to P, A, q and b into those with respect to the features."""
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
-    parts = (m.pull(g, program.feature_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
-    return torch.stack(list(parts)).sum(0)
+    return torch.stack([m.pull(g, program.feature_size) for m, g in zip(maps, pieces, strict=True)]).sum(0)

@@ -268,6 +268,19 @@ def adjoint(
     return at.next_x, at.next_v, at.x, at.z, g, h, rest_g, rest_h, code[None]
 
 
+def null_direction(
+    on: Algebra, x: Array, v: Array, noise_x: Array, noise_v: Array, rows: ConeRows
+) -> tuple[Array, ...]:
+    """Project noise on the null space of the face's system, at polished points; and whether no other face is near.
+
+    The system is symmetric: its null space is also the tangent space of the optimal points and multipliers.
+    """
+    at = polished_at(on, rows, x, v)
+    g, h, *_ = _solved(on, at.system, at.face, 0.0 * x, noise_x, at.face.project(noise_v), GONE)
+    clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
+    return at.x, at.z, g, h, clear[None] + 0.0
+
+
 def _solved(
     on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Array, least: float = 0.0
 ) -> tuple[Array, Array, Array, Array]:
