@@ -30,6 +30,7 @@ class Solution(Statuses):
     ``primal`` is differentiated by the implicit function theorem, ``objective`` by the envelope theorem; ``dual`` and
     ``slack`` are constants. ``residual`` is the largest relative violation of the optimality conditions. ``derivative``
     is filled in by the backward pass: a ``Derivative`` code an item tells which derivative of ``primal`` it got.
+    ``value_derivative`` does the same for ``objective``, whose gradient stays at a KINK, as one of the subgradients.
     """
 
     program: ConeProgram
@@ -41,6 +42,7 @@ class Solution(Statuses):
     residual: Float[Tensor, "batch"]
     iterations: Int[Tensor, "batch"]
     derivative: Int[Tensor, "batch"]
+    value_derivative: Int[Tensor, "batch"]
 
     @property
     def derivatives(self) -> list[Derivative]:

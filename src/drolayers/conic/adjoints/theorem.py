@@ -14,6 +14,7 @@ the same. The ways to (g, h) are ``active.py``, ``factored.py`` and ``path.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,7 +32,8 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are those of the point, ``conic/units.py``.
+    are those of the point, ``conic/units.py``. ``polished`` are the items that the forward pass took to machine
+    precision on their face; None where it tried none.
     """
 
     x: Float[Tensor, "batch column"]
@@ -39,11 +41,13 @@ class Found:
     s: Float[Tensor, "batch row"]
     units: Units
     passed: Any = None
+    polished: Bool[Tensor, "batch"] | None = None
 
     def __getitem__(self, items: Tensor) -> Found:
         """Some items."""
         passed = None if self.passed is None else self.passed.pick(items)
-        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed)
+        polished = None if self.polished is None else self.polished[items]
+        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed, polished)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +141,10 @@ def gradients(
 
 def by_feature(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tensor, "batch feature"]:
     """The gradient with respect to the features, in which alone two adjoint solutions need to agree."""
+    return sum_features(program, gradients(program, pulled, units))
+
+
+def sum_features(program: ConeProgram, pieces: Sequence[Tensor]) -> Float[Tensor, "batch feature"]:
+    """Turn gradients with respect to P, A, q and b into those with respect to the features."""
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
-    parts = (m.pull(g, program.feature_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
-    return torch.stack(list(parts)).sum(0)
+    return torch.stack([m.pull(g, program.feature_size) for m, g in zip(maps, pieces, strict=True)]).sum(0)
