@@ -73,7 +73,12 @@ def test_only_points_that_a_correction_can_start_from_are_refined() -> None:
     torch.testing.assert_close(points.x[1:], rough.x[1:], rtol=0, atol=0, equal_nan=True)
 
 
-def test_an_engine_without_a_second_route_does_not_refine() -> None:
-    member = family("socp")
-    rough = Engine(general_solver().with_tolerance(1e-5)).solve(member.program, member.theta(4))
-    assert Status.INACCURATE in rough.statuses
+def test_an_engine_without_a_second_route_does_not_refine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("refined")
+
+    monkeypatch.setattr("drolayers.conic.engine.refine", fail)
+    member = family("qp")
+    assert Engine(general_solver()).solve(member.program, member.theta(2)).statuses == [Status.OPTIMAL] * 2
+    with pytest.raises(AssertionError, match="refined"):
+        make_engine().solve(member.program, member.theta(2))

@@ -184,9 +184,12 @@ class Engine:
         x = _ImplicitSolve.apply(self, program, finite, point, known, polish, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
+        kept = outcome.get("kept")
         objective = _Envelope.apply(self, program, x.detach(), z, ok, outcome, *matrices, values.constant)
-        told = (status, *(outcome[name] for name in ("residual", "iterations", "derivative", "value_derivative")))
-        return Solution(program, x, z, s, objective, *told)
+        if kept is not None:
+            z = _ImplicitDual.apply(self, program, z, kept, outcome["dual_derivative"], *matrices)
+        names = ("residual", "iterations", "derivative", "value_derivative", "dual_derivative")
+        return Solution(program, x, z, s, objective, status, *(outcome[name] for name in names))
 
     def forward(
         self,
@@ -282,6 +285,7 @@ class Engine:
         asked: Bool[Tensor, "batch"],
         upstream: Upstream | None = None,
         own: Values | None = None,
+        dz: Tensor | None = None,
     ) -> Pulled:
         """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told.
 
@@ -289,19 +293,23 @@ class Engine:
         counts in units without what never binds, for which the program's ``own`` numbers are asked.
         """
         ways = self.gradient.adjoints(program, self._algebra)
+
+        def seeds(items: Tensor) -> tuple[Tensor, Tensor | None]:
+            return dx[items], None if dz is None else dz[items]
+
         pulled, masked = Pulled.none(values), asked
         if own is not None and self.gradient.level is not None:
             items, units, beside = Units.near(program, own, values, found.x, found.z, asked)
             if items.numel():
-                pulled = pulled.put(items, elsewhere(ways[0], program, beside, units, found[items], dx[items]))
+                pulled = pulled.put(items, elsewhere(ways[0], program, beside, units, found[items], *seeds(items)))
                 masked = masked.index_fill(0, items, False)
         for adjoint in ways:
             items = masked.nonzero()[:, 0]
             if len(items) == len(asked):
                 # Usually all are asked about, and nothing needs to be copied.
-                pulled = unambiguous(program, adjoint(program, values, found, dx), found.units, items, upstream)
+                pulled = unambiguous(program, adjoint(program, values, found, dx, dz), found.units, items, upstream)
             elif items.numel():
-                some = adjoint(program, values[items], found[items], dx[items])
+                some = adjoint(program, values[items], found[items], *seeds(items))
                 pulled = pulled.put(items, unambiguous(program, some, found.units[items], items, upstream))
             masked = asked & ~pulled.ok
         if bool(masked.any()) and program not in self._warned:
@@ -409,6 +417,7 @@ class _ImplicitSolve(torch.autograd.Function):
             "iterations": points.steps,
             "derivative": torch.zeros_like(status),
             "value_derivative": torch.zeros_like(status),
+            "dual_derivative": torch.zeros_like(status),
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
@@ -434,6 +443,43 @@ class _ImplicitSolve(torch.autograd.Function):
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
         return None, None, None, None, None, None, None, *_once(pieces, (dx, *numbers))
+
+
+class _ImplicitDual(torch.autograd.Function):
+    """z*(P, A, q, b) with the adjoint's gradient; unusable items are NaN going out and zero coming back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        engine: Engine,
+        program: ConeProgram,
+        z: Tensor,
+        kept: tuple[Values, Found, Tensor],
+        codes: Tensor,
+        P: Tensor,
+        A: Tensor,
+        q: Tensor,
+        b: Tensor,
+    ) -> Tensor:
+        ctx.engine, ctx.program, ctx.kept, ctx.codes = engine, program, kept, codes
+        ctx.save_for_backward(P, A, q, b)
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms(dz)
+        values, solved, ok = ctx.kept
+        seed = solved.units.dual_seed(torch.where(ok, dz, torch.zeros_like(dz))).detach()
+        with torch.no_grad():
+            # Once: activation checkpoints hand them out no second time.
+            numbers = ctx.saved_tensors
+            P, A, q, b = numbers
+            own, asked, upstream = Values(P, A, q, b, values.constant), (seed != 0).any(1), Upstream(numbers)
+            nothing = torch.zeros_like(solved.x)
+            pulled = ctx.engine.pull(ctx.program, values, solved, nothing, asked, upstream, own, seed)
+            ctx.codes.copy_(pulled.code)
+            pieces = gradients(ctx.program, pulled, solved.units)
+        return None, None, None, None, None, *_once(pieces, (dz, *numbers))
 
 
 class _Envelope(torch.autograd.Function):
@@ -502,5 +548,5 @@ def _once(found: tuple[Tensor, ...], on: tuple[Tensor, ...]) -> tuple[Tensor, ..
 def _empty(program: ConeProgram, values: Values) -> Solution:
     """The solution of no programs at all."""
     none = torch.zeros(0, dtype=torch.int64, device=values.q.device)
-    codes = (none.clone(), none.clone())
+    codes = (none.clone(), none.clone(), none.clone())
     return Solution(program, values.q, values.b, values.b, values.constant, none, values.constant, none, *codes)

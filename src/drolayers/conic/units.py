@@ -204,6 +204,10 @@ class Units:
         z, s = self.boost(z / (self.E * self.kappa), -1), self.boost(s * self.E / self.beta)
         return x / (self.D * self.beta), z, s
 
+    def dual_seed(self, dz: Tensor) -> Tensor:
+        """Convert a gradient with respect to multipliers in the program's own units."""
+        return self.boost(dz * self.E * self.kappa)
+
     def adjoint(self, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """The solution of the adjoint equations in the program's own units."""
         return g * self.D / self.kappa, self.boost(h) * self.E / self.beta

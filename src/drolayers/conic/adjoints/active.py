@@ -36,19 +36,22 @@ class Active:
 
     algebra: AlgebraName | None = None
 
-    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+    def __call__(
+        self, program: ConeProgram, values: Values, found: Found, dx: Tensor, dz: Tensor | None = None
+    ) -> Pulled:
         """Pull gradients back."""
         batch = Batch.of(program, values, self.algebra)
         points = [found.x.T.clone(), (found.z - found.s).T.clone()]
         pulled, every = Pulled.none(values), torch.arange(len(values.q), device=dx.device)
         polished = torch.zeros_like(every) > 0 if found.polished is None else found.polished
+        seeds = dx.T, (torch.zeros_like(found.z) if dz is None else dz).T
         if bool(polished.all()):
-            pulled = self._round(batch, points, dx.T, every, pulled, polished=True)
+            pulled = self._round(batch, points, seeds, every, pulled, polished=True)
         else:
-            pulled = self._round(batch, points, dx.T, polished.nonzero()[:, 0], pulled, polished=True)
+            pulled = self._round(batch, points, seeds, polished.nonzero()[:, 0], pulled, polished=True)
             items = (~polished).nonzero()[:, 0]
             for _ in range(ROUNDS):
-                pulled = self._round(batch, points, dx.T, items, pulled, polished=False)
+                pulled = self._round(batch, points, seeds, items, pulled, polished=False)
                 items = items[pulled.code[items] == int(Derivative.UNASKED)]
                 if not items.numel():
                     break
@@ -59,7 +62,7 @@ class Active:
         self,
         batch: Batch,
         points: list[Tensor],
-        seed: Tensor,
+        seeds: tuple[Tensor, Tensor],
         items: Int[Tensor, "some"],
         pulled: Pulled,
         polished: bool,
@@ -70,7 +73,7 @@ class Active:
         # Rounds are of few items, and of every size: they share a recording.
         fill = batch.filled(items, min(len(batch), SHARED))
         part = batch[fill]
-        inputs = [t[:, fill].contiguous() for t in (*points, seed)]
+        inputs = [t[:, fill].contiguous() for t in (*points, *seeds)]
         inputs += [t.expand(-1, inputs[0].shape[1]).contiguous() for t in noise(points)]
         work, name = partial(adjoint, rows=part.cone_rows, polished=polished), ("active", polished)
         next_x, next_v, *parts, code = (t[:, : len(items)] for t in part.each(work, *inputs, name=name))

@@ -4,7 +4,7 @@ With v = z - s the optimality conditions are F(x, v) = 0 for
 
     F = ( Px + q + AᵀΠ(v),  Ax + Π(v) - v - b ),     z = Π(v),  s = Π(v) - v,
 
-where Π projects onto the dual cone. With J = ∂F/∂(x, v) and Jᵀ(g, h) = (dx, 0),
+where Π projects onto the dual cone. With J = ∂F/∂(x, v), seeds dx and dz of a loss, and Jᵀ(g, h) = (dx, DΠ(v)ᵀdz),
 
     dq = -g,   db = h,   dA = -(z gᵀ + h xᵀ),   dP = -g xᵀ.
 
@@ -114,15 +114,33 @@ FREE = 1e-7
 class Adjoint(Protocol):
     """A way to (g, h), with its own verification."""
 
-    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Float[Tensor, "batch column"]) -> Pulled:
-        """Pull gradients back from the solutions of a batch."""
+    def __call__(
+        self,
+        program: ConeProgram,
+        values: Values,
+        found: Found,
+        dx: Float[Tensor, "batch column"],
+        dz: Float[Tensor, "batch row"] | None = None,
+    ) -> Pulled:
+        """Pull gradients with respect to x, and to z if given, back from the solutions of a batch."""
 
 
-def elsewhere(adjoint: Adjoint, program: ConeProgram, values: Values, units: Units, found: Found, dx: Tensor) -> Pulled:
+def elsewhere(
+    adjoint: Adjoint,
+    program: ConeProgram,
+    values: Values,
+    units: Units,
+    found: Found,
+    dx: Tensor,
+    dz: Tensor | None = None,
+) -> Pulled:
     """The adjoint in other units, in which the numbers are given, told in those of the points."""
     here = found.units
     x, z, s = units.hats(*here.own(found.x, found.z, found.s))
-    pulled = adjoint(program, values, Found(x, z, s, units), dx * (units.D * units.beta) / (here.D * here.beta))
+    dx = dx * (units.D * units.beta) / (here.D * here.beta)
+    if dz is not None:
+        dz = units.dual_seed(here.boost(dz, -1) / (here.E * here.kappa))
+    pulled = adjoint(program, values, Found(x, z, s, units), dx, dz)
     x, z, _ = here.hats(*units.own(pulled.x, pulled.z, pulled.z))
     return Pulled(x, z, *here.adjoint_hats(*units.adjoint(pulled.g, pulled.h)), pulled.code)
 

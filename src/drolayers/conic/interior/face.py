@@ -247,21 +247,32 @@ def polished_at(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
 
 
 def adjoint(
-    on: Algebra, x: Array, v: Array, seed: Array, noise_x: Array, noise_v: Array, rows: ConeRows, polished: bool
+    on: Algebra,
+    x: Array,
+    v: Array,
+    seed: Array,
+    dual_seed: Array,
+    noise_x: Array,
+    noise_v: Array,
+    rows: ConeRows,
+    polished: bool,
 ) -> tuple[Array, ...]:
     """One round: where the next begins, then x, z, g, h, what the equations leave of noise, and a code.
 
-    That is UNASKED where the face has changed. Points that are ``polished`` are taken as they are.
+    That is UNASKED where the face has changed. Points that are ``polished`` are taken as they are. The seeds are the
+    gradients of a loss with respect to x and to z.
     """
     xp, at = on.xp, (polished_at if polished else polish)(on, rows, x, v)
-    g, h, dg, dh = _solved(on, at.system, at.face, seed, 0.0 * seed, 0.0 * v)
-    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, noise_x, at.face.project(noise_v), GONE)
+    along = at.face.project(dual_seed)
+    g, h, dg, dh = _solved(on, at.system, at.face, seed, along, 0.0 * seed, 0.0 * v)
+    noise = noise_x, at.face.project(noise_v)
+    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, 0.0 * along, *noise, GONE)
     size_g, size_h = on.sizes(g), on.sizes(h)
     floor = ROUNDING * (size_g + size_h)
     settled = (on.sizes(dg) <= SETTLED * size_g + floor) & (on.sizes(dh) <= SETTLED * size_h + floor)
-    missing, beside = seed - on.form(g) - on.columns(h), at.face.curve(h) - at.face.project(on.rows(g))
+    missing, beside = seed - on.form(g) - on.columns(h), along + at.face.curve(h) - at.face.project(on.rows(g))
     left = xp.maximum(on.sizes(missing), on.sizes(beside))
-    settled = settled & (left <= SETTLED * on.sizes(seed) + floor)
+    settled = settled & (left <= SETTLED * (on.sizes(seed) + on.sizes(along)) + floor)
     clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
     code = xp.where(at.done, xp.full_like(left, float(Derivative.UNVERIFIED)), 0.0 * left)
     code = xp.where(at.done & clear & settled, xp.full_like(left, float(Derivative.FACE)), code)
@@ -276,22 +287,22 @@ def null_direction(
     The system is symmetric: its null space is also the tangent space of the optimal points and multipliers.
     """
     at = polished_at(on, rows, x, v)
-    g, h, *_ = _solved(on, at.system, at.face, 0.0 * x, noise_x, at.face.project(noise_v), GONE)
+    g, h, *_ = _solved(on, at.system, at.face, 0.0 * x, 0.0 * v, noise_x, at.face.project(noise_v), GONE)
     clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
     return at.x, at.z, g, h, clear[None] + 0.0
 
 
 def _solved(
-    on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Array, least: float = 0.0
+    on: Algebra, system: Any, face: Face, seed: Array, along: Array, g: Array, h: Array, least: float = 0.0
 ) -> tuple[Array, Array, Array, Array]:
-    """The g and h with Pg + Aᵀh = seed, E A g - H h = 0, h = E h, and by how much the last refinement moved them.
+    """The g and h with Pg + Aᵀh = seed, E A g - H h = along, h = E h, and by how much the last refinement moved them.
 
     Where they are not unique, they are those next to where we begin.
     """
     dg, dh = g, h
     for _ in range(1 + REFINE):
         missing = seed - on.form(g) - on.columns(h)
-        beside = face.curve(h) - face.project(on.rows(g))
+        beside = along + face.curve(h) - face.project(on.rows(g))
         dg, dh = on.solve(system, missing, beside, 0)
         dh = face.project(dh)
         g, h = g + dg, h + dh
