@@ -1,7 +1,7 @@
 """Cone programs compiled once, solved in batches, differentiated."""
 
 from drolayers.conic.adjoints.rules import Exact, Smoothed
-from drolayers.conic.engine import Engine, FlatGradientWarning, MaskedGradientWarning
+from drolayers.conic.engine import Engine, FlatGradientWarning, MaskedGradientWarning, ValueKinkWarning
 from drolayers.conic.program import ConeProgram, Cones, Values
 from drolayers.conic.registry import default_engine, make_engine
 from drolayers.conic.solution import Solution, WarmStart
@@ -15,6 +15,7 @@ __all__ = [
     "MaskedGradientWarning",
     "Smoothed",
     "Solution",
+    "ValueKinkWarning",
     "Values",
     "WarmStart",
     "default_engine",

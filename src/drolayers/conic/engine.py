@@ -23,11 +23,15 @@ from drolayers.conic import residuals
 from drolayers.conic.adjoints.ambiguous import Upstream, unambiguous
 from drolayers.conic.adjoints.rules import Exact, Smoothed
 from drolayers.conic.adjoints.theorem import Found, Pulled, elsewhere, gradients
+from drolayers.conic.adjoints.value import value_codes
+from drolayers.conic.interior.batch import AlgebraName, Batch
+from drolayers.conic.interior.polishing import polish_points
 from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.refinement import refine
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
-from drolayers.conic.solvers.interior import Interior
+from drolayers.conic.solvers.interior import SYMMETRIC, Interior
 from drolayers.conic.transforms import refuse_transforms, untraced
 from drolayers.conic.units import Units
 from drolayers.conic.verdict import Plainly, classify, second_route
@@ -43,13 +47,17 @@ class MaskedGradientWarning(UserWarning):
     """Items of a batch have no derivative, or none that could be verified."""
 
 
+class ValueKinkWarning(UserWarning):
+    """Values of a batch have a kink: their gradient is one of the subgradients."""
+
+
 @dataclass(frozen=True, eq=False)
 class Engine:
     """Solves batches of cone programs and differentiates them; items that fail are masked, with a status.
 
     Args:
         solver: how to solve.
-        rescue: the second route; None leaves unfinished items as they are.
+        rescue: the second route; None leaves unfinished items as they are, without refinement either.
         gradient: how to differentiate ``x``.
         about: the program that :meth:`explain` speaks of unless it is given another.
         rounding: share of its terms' size by which a value may be off where they cancel.
@@ -61,6 +69,7 @@ class Engine:
     about: ConeProgram | None = field(default=None, repr=False)
     rounding: float = field(default=residuals.ROUNDING, repr=False)
     _warned: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
+    _kinked: WeakSet[ConeProgram] = field(default_factory=WeakSet, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Engine, (self.solver, self.rescue, self.gradient, self.about, self.rounding)
@@ -103,6 +112,7 @@ class Engine:
         features: Float[Tensor, "batch feature"],
         fixed: Float[Tensor, "batch integer"] | tuple[Tensor, Tensor] | None = None,
         warm_start: WarmStart | None = None,
+        polish: bool = True,
     ) -> Solution:
         """Solve one program for every row of features.
 
@@ -112,18 +122,22 @@ class Engine:
                 infinities come back as FAILED.
             fixed: values for the integer columns, or a pair (lower, upper) of boxes for them.
             warm_start: where to begin; a hint only.
+            polish: whether points are taken to machine precision where the solution is unique and strictly
+                complementary, so that they do not depend on the batch.
         """
         values = program.values(features)
         if fixed is not None:
             lower, upper = fixed if isinstance(fixed, tuple) else (fixed, fixed)
             values = program.within(values, lower, upper)
-        solution = self.solve_values(program, values, warm_start)
+        solution = self.solve_values(program, values, warm_start, polish)
         return replace(
             solution,
             **{name: getattr(solution, name).to(features.dtype) for name in ("primal", "objective", "dual", "slack")},
         )
 
-    def solve_values(self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None) -> Solution:
+    def solve_values(
+        self, program: ConeProgram, values: Values, warm_start: WarmStart | None = None, polish: bool = True
+    ) -> Solution:
         """Solve programs whose numbers are at hand already."""
         if lacks := self._lacks(program):
             # No engine has another path to smooth along.
@@ -137,9 +151,11 @@ class Engine:
             expected = [tuple(t.shape) for t in (values.q, values.b, values.b)]
             if shapes != expected:
                 raise ShapeError(f"The warm start must have shapes {expected}, not {shapes}.")
-        return self._finish(program, values, warm_start, known=False)
+        return self._finish(program, values, warm_start, known=False, polish=polish)
 
-    def adopt(self, program: ConeProgram, values: Values, primal: Tensor, dual: Tensor) -> Solution:
+    def adopt(
+        self, program: ConeProgram, values: Values, primal: Tensor, dual: Tensor, polish: bool = True
+    ) -> Solution:
         """Solutions found before, checked and made differentiable without being solved again.
 
         Args:
@@ -147,27 +163,33 @@ class Engine:
             values: its numbers.
             primal: an optimal point for every item.
             dual: its multipliers.
+            polish: as for :meth:`solve`.
         """
         if not len(values.q):
             return _empty(program, values)
         detached = values.detach()
         _, Ax, _ = residuals.products(program, detached, primal, dual)
-        return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True)
+        return self._finish(program, values, WarmStart(primal, dual, detached.b - Ax), known=True, polish=polish)
 
     @untraced
-    def _finish(self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool) -> Solution:
+    def _finish(
+        self, program: ConeProgram, values: Values, point: WarmStart | None, known: bool, polish: bool
+    ) -> Solution:
         """Solve, or take what is known, and attach both derivatives."""
-        outcome: dict[str, Tensor] = {}
+        outcome: dict[str, Any] = {}
         matrices = (values.P, values.A, values.q, values.b)
         refuse_transforms(*matrices, values.constant)
         # Which items hold neither NaN nor infinities.
         finite = torch.stack([t.isfinite().all(1) for t in (*matrices, values.constant[:, None])]).all(0)
-        x = _ImplicitSolve.apply(self, program, finite, point, known, outcome, *matrices)
+        x = _ImplicitSolve.apply(self, program, finite, point, known, polish, outcome, *matrices)
         z, s, status = outcome["z"], outcome["s"], outcome["status"]
         ok = usable(status)
-        objective = _Envelope.apply(program, x.detach(), z, ok, *matrices, values.constant)
-        told = (status, outcome["residual"], outcome["iterations"], outcome["derivative"])
-        return Solution(program, x, z, s, objective, *told)
+        kept = outcome.get("kept")
+        objective = _Envelope.apply(self, program, x.detach(), z, ok, outcome, *matrices, values.constant)
+        if kept is not None:
+            z = _ImplicitDual.apply(self, program, z, kept, outcome["dual_derivative"], *matrices)
+        names = ("residual", "iterations", "derivative", "value_derivative", "dual_derivative")
+        return Solution(program, x, z, s, objective, status, *(outcome[name] for name in names))
 
     def forward(
         self,
@@ -176,6 +198,7 @@ class Engine:
         finite: Bool[Tensor, "batch"],
         point: WarmStart | None,
         known: bool,
+        polish: bool,
         differentiable: bool,
         own: tuple[Units, Values],
     ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
@@ -197,7 +220,10 @@ class Engine:
             points = Points(point.primal, point.dual, point.slack, claimed, torch.zeros_like(claimed))
         else:
             points = self.solver.solve(program, values, point, self.gradient.level if differentiable else None)
-        status, residual = classify(program, values, points, self.rounding)
+        points, status, residual = self._polished(program, values, points, polish)
+        if self.rescue is not None and not known:
+            answer = points, torch.where(finite, status, int(Status.INFEASIBLE)), residual
+            points, status, residual = refine(self.solver, program, values, *answer, self.rounding)
         for plainly in (False, True) if self.rescue is not None else ():
             unfinished = finite & ((status == int(Status.INACCURATE)) | (status == int(Status.FAILED)))
             items = unfinished.nonzero()[:, 0]
@@ -207,8 +233,48 @@ class Engine:
             route = Plainly(self.rescue, own[0][items], own[1][items]) if plainly else self.rescue
             told = (status, residual, items, self.rounding)
             points, status, residual = second_route(route, program, values, points, *told)
+            if not plainly:
+                answer = points, torch.where(finite, status, int(Status.INFEASIBLE)), residual
+                points, status, residual = refine(self.rescue, program, values, *answer, self.rounding)
+            if polish:
+                better, *judged = self._polished(program, values[items], points.pick(items), polish)
+                points = points.merged(better, items, torch.arange(len(items), device=items.device))
+                status, residual = (t.index_copy(0, items, u) for t, u in zip((status, residual), judged, strict=True))
         failed = torch.full_like(status, int(Status.FAILED))
         return points, torch.where(finite, status, failed), residual
+
+    def _polished(
+        self, program: ConeProgram, values: Values, points: Points, polish: bool
+    ) -> tuple[Points, Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+        """Take points to machine precision on their faces if asked to, and classify them; the better ones are kept."""
+        if not polish or not program.cones.kinds <= SYMMETRIC:
+            return points, *classify(program, values, points, self.rounding)
+        rough = usable(points.verdict) if points.tried is None else usable(points.verdict) & ~points.tried
+        items = rough.nonzero()[:, 0]
+        if not items.numel():
+            return points, *classify(program, values, points, self.rounding)
+        batch = Batch.of(program, values, self._algebra)
+        x, z, s = (t.T.contiguous() for t in (points.x, points.z, points.s))
+        done = polish_points(batch, x, z, s, items).done
+        polished = done if points.polished is None else done | points.polished
+        better = replace(points, x=x.T.contiguous(), z=z.T.contiguous(), s=s.T.contiguous(), polished=polished)
+        status, residual = classify(program, values, better, self.rounding)
+        worse = (done & (status != int(Status.OPTIMAL))).nonzero()[:, 0]
+        if worse.numel():
+            # Where terms of the value cancel, a point may solve all equations and still be off by more than before.
+            some = points.pick(worse)
+            before, left = classify(program, values[worse], some, self.rounding)
+            rows = (left < residual[worse]).nonzero()[:, 0]
+            chosen = worse[rows]
+            better = better.merged(some, chosen, rows)
+            status = status.index_copy(0, chosen, before[rows])
+            residual = residual.index_copy(0, chosen, left[rows])
+        return better, status, residual
+
+    @property
+    def _algebra(self) -> AlgebraName | None:
+        """The algebra that the solver asks for."""
+        return self.solver.algebra if isinstance(self.solver, Interior) else None
 
     def pull(
         self,
@@ -219,26 +285,31 @@ class Engine:
         asked: Bool[Tensor, "batch"],
         upstream: Upstream | None = None,
         own: Values | None = None,
+        dz: Tensor | None = None,
     ) -> Pulled:
         """The adjoint of the items that are asked about, from the first way that verifies it; who has none is told.
 
         What is ``upstream`` of the numbers says whether it matters that an adjoint is not unique. A level of smoothing
         counts in units without what never binds, for which the program's ``own`` numbers are asked.
         """
-        ways = self.gradient.adjoints(program, self.solver.algebra if isinstance(self.solver, Interior) else None)
+        ways = self.gradient.adjoints(program, self._algebra)
+
+        def seeds(items: Tensor) -> tuple[Tensor, Tensor | None]:
+            return dx[items], None if dz is None else dz[items]
+
         pulled, masked = Pulled.none(values), asked
         if own is not None and self.gradient.level is not None:
             items, units, beside = Units.near(program, own, values, found.x, found.z, asked)
             if items.numel():
-                pulled = pulled.put(items, elsewhere(ways[0], program, beside, units, found[items], dx[items]))
+                pulled = pulled.put(items, elsewhere(ways[0], program, beside, units, found[items], *seeds(items)))
                 masked = masked.index_fill(0, items, False)
         for adjoint in ways:
             items = masked.nonzero()[:, 0]
             if len(items) == len(asked):
                 # Usually all are asked about, and nothing needs to be copied.
-                pulled = unambiguous(program, adjoint(program, values, found, dx), found.units, items, upstream)
+                pulled = unambiguous(program, adjoint(program, values, found, dx, dz), found.units, items, upstream)
             elif items.numel():
-                some = adjoint(program, values[items], found[items], dx[items])
+                some = adjoint(program, values[items], found[items], *seeds(items))
                 pulled = pulled.put(items, unambiguous(program, some, found.units[items], items, upstream))
             masked = asked & ~pulled.ok
         if bool(masked.any()) and program not in self._warned:
@@ -250,6 +321,27 @@ class Engine:
                 stacklevel=2,
             )
         return pulled
+
+    def judge_values(
+        self,
+        program: ConeProgram,
+        values: Values,
+        found: Found,
+        asked: Bool[Tensor, "batch"],
+        upstream: Upstream | None = None,
+    ) -> Int[Tensor, "batch"]:
+        """Classify the gradients of the values that are asked about, and warn once per program of kinks."""
+        codes = value_codes(program, values, found, asked, upstream, self._algebra)
+        kinks = int((codes == int(Derivative.KINK)).sum())
+        if kinks and program not in self._kinked:
+            self._kinked.add(program)
+            warnings.warn(
+                f"The worst-case cost has a kink at {kinks} of {int(asked.sum())} items: its gradient there is one of "
+                "the subgradients. Isolated ones do no harm (see value_derivative).",
+                ValueKinkWarning,
+                stacklevel=2,
+            )
+        return codes
 
     def warn_if_flat(self, program: ConeProgram, dx: Tensor, pulled: Pulled) -> None:
         """Say once per program that every exact gradient of a batch vanished."""
@@ -282,7 +374,8 @@ class _ImplicitSolve(torch.autograd.Function):
         finite: Tensor,
         point: WarmStart | None,
         known: bool,
-        outcome: dict[str, Tensor],
+        polish: bool,
+        outcome: dict[str, Any],
         P: Tensor,
         A: Tensor,
         q: Tensor,
@@ -293,7 +386,8 @@ class _ImplicitSolve(torch.autograd.Function):
         def solved(whole: Tensor | None = None) -> tuple[Units, Values, Points, Tensor, Tensor]:
             units, values = Units.of(program, own, whole)
             near = None if point is None else WarmStart(*units.hats(point.primal, point.dual, point.slack))
-            told = engine.forward(program, values, finite, near, known, any(ctx.needs_input_grad), (units, own))
+            differentiable = any(ctx.needs_input_grad)
+            told = engine.forward(program, values, finite, near, known, polish, differentiable, (units, own))
             return units, values, *told
 
         units, values, points, status, residual = solved()
@@ -322,10 +416,13 @@ class _ImplicitSolve(torch.autograd.Function):
             "residual": residual,
             "iterations": points.steps,
             "derivative": torch.zeros_like(status),
+            "value_derivative": torch.zeros_like(status),
+            "dual_derivative": torch.zeros_like(status),
         }
         ctx.engine, ctx.program, ctx.told = engine, program, outcome["derivative"]
         if any(ctx.needs_input_grad):
-            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed), ok
+            ctx.kept = values, Found(points.x, points.z, points.s, units, points.passed, points.polished), ok
+            outcome["kept"] = ctx.kept
             ctx.save_for_backward(P, A, q, b)
         return torch.where(ok, x, nan)
 
@@ -345,7 +442,44 @@ class _ImplicitSolve(torch.autograd.Function):
             ctx.told.copy_(pulled.code)
             pieces = gradients(ctx.program, pulled, found.units)
             ctx.engine.warn_if_flat(ctx.program, incoming, pulled)
-        return None, None, None, None, None, None, *_once(pieces, (dx, *numbers))
+        return None, None, None, None, None, None, None, *_once(pieces, (dx, *numbers))
+
+
+class _ImplicitDual(torch.autograd.Function):
+    """z*(P, A, q, b) with the adjoint's gradient; unusable items are NaN going out and zero coming back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        engine: Engine,
+        program: ConeProgram,
+        z: Tensor,
+        kept: tuple[Values, Found, Tensor],
+        codes: Tensor,
+        P: Tensor,
+        A: Tensor,
+        q: Tensor,
+        b: Tensor,
+    ) -> Tensor:
+        ctx.engine, ctx.program, ctx.kept, ctx.codes = engine, program, kept, codes
+        ctx.save_for_backward(P, A, q, b)
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms(dz)
+        values, solved, ok = ctx.kept
+        seed = solved.units.dual_seed(torch.where(ok, dz, torch.zeros_like(dz))).detach()
+        with torch.no_grad():
+            # Once: activation checkpoints hand them out no second time.
+            numbers = ctx.saved_tensors
+            P, A, q, b = numbers
+            own, asked, upstream = Values(P, A, q, b, values.constant), (seed != 0).any(1), Upstream(numbers)
+            nothing = torch.zeros_like(solved.x)
+            pulled = ctx.engine.pull(ctx.program, values, solved, nothing, asked, upstream, own, seed)
+            ctx.codes.copy_(pulled.code)
+            pieces = gradients(ctx.program, pulled, solved.units)
+        return None, None, None, None, None, *_once(pieces, (dz, *numbers))
 
 
 class _Envelope(torch.autograd.Function):
@@ -354,10 +488,12 @@ class _Envelope(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        engine: Engine,
         program: ConeProgram,
         x: Tensor,
         z: Tensor,
         ok: Tensor,
+        outcome: dict[str, Any],
         P: Tensor,
         A: Tensor,
         q: Tensor,
@@ -367,7 +503,8 @@ class _Envelope(torch.autograd.Function):
         x, z = placeholders(x, ok), placeholders(z, ok)
         Px, _, _ = residuals.products(program, Values(P, A, q, b, constant), x, z)
         value = 0.5 * (x * Px).sum(1) + (q * x).sum(1) + constant
-        ctx.program, ctx.point = program, (x, z, ok)
+        ctx.engine, ctx.program, ctx.point = engine, program, (x, z, ok)
+        ctx.kept, ctx.told = outcome.pop("kept", None), outcome["value_derivative"]
         ctx.save_for_backward(P, A, q, b, constant)
         return torch.where(ok, value, torch.full_like(value, torch.nan))
 
@@ -378,9 +515,14 @@ class _Envelope(torch.autograd.Function):
         with torch.no_grad():
             by = torch.where(ok, df, torch.zeros_like(df))[:, None]
             row, column, P_row, P_column, *_ = program.on(x.device)
-            dA = by * z[:, row] * x[:, column] if ctx.needs_input_grad[5] else torch.zeros_like(by)
-            found = (0.5 * by * x[:, P_row] * x[:, P_column], dA, by * x, -by * z, by[:, 0])
-        return None, None, None, None, *_once(found, (df, *ctx.saved_tensors))
+            dA = by * z[:, row] * x[:, column] if ctx.needs_input_grad[7] else torch.zeros_like(by)
+            pieces = (0.5 * by * x[:, P_row] * x[:, P_column], dA, by * x, -by * z, by[:, 0])
+            # Once: activation checkpoints hand them out no second time.
+            numbers = ctx.saved_tensors
+            if ctx.kept is not None:
+                values, solved, _ = ctx.kept
+                ctx.told.copy_(ctx.engine.judge_values(program, values, solved, by[:, 0] != 0, Upstream(numbers[:4])))
+        return None, None, None, None, None, None, *_once(pieces, (df, *numbers))
 
 
 class _Once(torch.autograd.Function):
@@ -409,4 +551,5 @@ def _empty(program: ConeProgram, values: Values) -> Solution:
     # The objective keeps the graph of the features, so that a backward pass through an empty batch works.
     graph = sum(part.sum() for part in (values.A, values.b, values.q))
     objective = values.constant + 0.0 * graph
-    return Solution(program, values.q, values.b, values.b, objective, none, values.constant, none, none.clone())
+    codes = (none.clone(), none.clone(), none.clone())
+    return Solution(program, values.q, values.b, values.b, objective, none, values.constant, none, *codes)

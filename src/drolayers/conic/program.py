@@ -204,6 +204,14 @@ class Index(NamedTuple):
     upper: Int[Tensor, "integer"]
 
 
+def copy_array(tensor: Tensor) -> NDArray[Any]:
+    """Copy a tensor into a numpy array that may be cached.
+
+    Pickling for another process moves the tensor's storage into shared memory. A view would then read freed memory.
+    """
+    return tensor.numpy().copy()
+
+
 def row_index(indptr: Tensor) -> Tensor:
     """The row of every stored entry of a CSR matrix."""
     return torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
@@ -276,10 +284,10 @@ class ConeProgram(Numbered):
 
     def sides(self) -> tuple[NDArray[np.int64], ...]:
         """A by rows, as starts and columns, and by columns: the order of its entries, starts and rows."""
-        column = self.A_indices.numpy()
+        column = copy_array(self.A_indices)
         order = np.argsort(column, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=self.columns))])
-        return self.A_indptr.numpy(), column, order, starts, row_index(self.A_indptr).numpy()[order]
+        return copy_array(self.A_indptr), column, order, starts, row_index(self.A_indptr).numpy()[order]
 
     def values(self, features: Float[Tensor, "batch feature"]) -> Values:
         """The data of a batch of programs, differentiable in the features."""

@@ -26,9 +26,10 @@ class WarmStart:
 class Solution(Statuses):
     """Primal and dual solutions of a batch; items that are not ``ok`` hold NaN and pass no gradient.
 
-    ``primal`` is differentiated by the implicit function theorem, ``objective`` by the envelope theorem; ``dual`` and
-    ``slack`` are constants. ``residual`` is the largest relative violation of the optimality conditions. ``derivative``
+    ``primal`` and ``dual`` are differentiated by the implicit function theorem, ``objective`` by the envelope theorem;
+    ``slack`` is a constant. ``residual`` is the largest relative violation of the optimality conditions. ``derivative``
     is filled in by the backward pass: a ``Derivative`` code an item tells which derivative of ``primal`` it got.
+    ``value_derivative`` does the same for ``objective``, whose gradient stays at a KINK, as one of the subgradients.
     """
 
     program: ConeProgram
@@ -40,6 +41,8 @@ class Solution(Statuses):
     residual: Float[Tensor, "batch"]
     iterations: Int[Tensor, "batch"]
     derivative: Int[Tensor, "batch"]
+    value_derivative: Int[Tensor, "batch"]
+    dual_derivative: Int[Tensor, "batch"]
 
     @property
     def derivatives(self) -> list[Derivative]:
@@ -49,7 +52,7 @@ class Solution(Statuses):
     @property
     def warm_start(self) -> WarmStart:
         """This solution as a point to begin from."""
-        return WarmStart(self.primal.detach(), self.dual, self.slack)
+        return WarmStart(self.primal.detach(), self.dual.detach(), self.slack)
 
     def variable(self, key: Any) -> Tensor:
         """The values of a CVXPY variable (or of its name), ``(batch, *shape)``."""

@@ -174,11 +174,17 @@ class Units:
 
     @classmethod
     def plain(cls, values: Values) -> tuple[Units, Values]:
-        """Rows and columns as they are; only objective and right-hand side are divided by their sizes."""
+        """Rows and columns as they are; without a quadratic form, q and b are divided by their largest entries.
+
+        Dividing q and b apart would multiply a quadratic form by the ratio of both, which one far bound can make 1e7
+        (QFORPLAN of Maros and Meszaros).
+        """
+        one = torch.ones_like(values.q[:, :1].sum(1, keepdim=True))
+        if values.P.shape[1]:
+            return cls(one, one, one, one), values
         kappa, beta = _size(values.q), _size(values.b)
-        one = torch.ones_like(kappa)
-        P = values.P * (beta / kappa) if values.P.shape[1] else values.P
-        return cls(one, one, kappa, beta), Values(P, values.A, values.q / kappa, values.b / beta, values.constant)
+        numbers = Values(values.P, values.A, values.q / kappa, values.b / beta, values.constant)
+        return cls(one, one, kappa, beta), numbers
 
     def __getitem__(self, items: Tensor) -> Units:
         """Some items."""
@@ -197,6 +203,10 @@ class Units:
         """The same the other way."""
         z, s = self.boost(z / (self.E * self.kappa), -1), self.boost(s * self.E / self.beta)
         return x / (self.D * self.beta), z, s
+
+    def dual_seed(self, dz: Tensor) -> Tensor:
+        """Convert a gradient with respect to multipliers in the program's own units."""
+        return self.boost(dz * self.E * self.kappa)
 
     def adjoint(self, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """The solution of the adjoint equations in the program's own units."""

@@ -134,7 +134,7 @@ class Boxes:
         """One call of the engine."""
         values = self.program.within(self.values[item], point, point)
         x = solved.primal.index_copy(1, self.program.on(item.device).integers, point.to(solved.primal.dtype))
-        found = replace(self.engine, rescue=None).adopt(self.program, values, x, solved.dual)
+        found = replace(self.engine, rescue=None).adopt(self.program, values, x, solved.dual, polish=False)
         sure = found.ok & (found.residual <= ADOPTED)
         status = torch.where(sure, found.status, int(Status.FAILED))
         return replace(solved, status=status, objective=found.objective, mass=(values.q * x).abs().sum(1), primal=x)
@@ -147,7 +147,7 @@ class Boxes:
             fill = torch.arange(padded(size), device=item.device).clamp(max=size - 1)
             given = (item[fill], lower[fill], upper[fill])
         values = self.program.within(self.values[given[0]], *given[1:])
-        solution = self.engine.solve_values(self.program, values)
+        solution = self.engine.solve_values(self.program, values, polish=False)
         ok = solution.ok[:, None]
         x, z = (torch.where(ok, t, torch.zeros_like(t)) for t in (solution.primal, solution.dual))
         share, weight = self._affine_bound(values, x, self._multipliers.enlarged(values, given[0], z))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from drolayers.conic.adjoints.theorem import AGREE, Pulled, by_feature, gradients
+from drolayers.conic.adjoints.theorem import AGREE, Pulled, gradients, sum_features
 from drolayers.conic.program import ConeProgram
 from drolayers.conic.units import Units
 from drolayers.status import Derivative
@@ -75,28 +75,47 @@ def unambiguous(
     other = pulled.elsewhere
     if other is None or not program.feature_size:
         return pulled
-    here, there = (by_feature(program, one, units).abs().amax(1) for one in (pulled, other))
-    kink = pulled.ok & (there > AGREE * here)
-    if upstream is not None and bool(kink.any()):
-        size = torch.maximum(here, there).clamp(min=1e-300)
-        kink = kink & _matters(program, pulled, other, units, items, upstream, size, kink.nonzero()[:, 0])
+    sides = [gradients(program, one, units) for one in (pulled, other)]
+    kink = pulled.ok & depends(program, sides[0], sides[1], pulled.ok, items, upstream)
     return replace(pulled, code=torch.where(kink, int(Derivative.KINK), pulled.code))
 
 
-def _matters(
+def depends(
     program: ConeProgram,
-    pulled: Pulled,
-    other: Pulled,
-    units: Units,
+    gradient: Sequence[Tensor],
+    change: Sequence[Tensor],
+    asked: Bool[Tensor, "some"],
+    items: Int[Tensor, "some"],
+    upstream: Upstream | None,
+) -> Bool[Tensor, "some"]:
+    """Test for which items a change of the gradients in P, A, q and b reaches whatever is differentiated.
+
+    Args:
+        program: the structure.
+        gradient: in P, A, q and b.
+        change: by which another solution may differ.
+        asked: which items matter.
+        items: their numbers in the batch.
+        upstream: of the batch; without it all features count.
+    """
+    here, there = (sum_features(program, side).abs().amax(1) for side in (gradient, change))
+    kink = asked & (there > AGREE * here)
+    if upstream is not None and bool(kink.any()):
+        size = torch.maximum(here, there).clamp(min=1e-300)
+        kink = kink & _matters((gradient, change), items, upstream, size, kink.nonzero()[:, 0])
+    return kink
+
+
+def _matters(
+    sides: tuple[Sequence[Tensor], Sequence[Tensor]],
     items: Int[Tensor, "some"],
     upstream: Upstream,
     size: Float[Tensor, "some"],
     rows: Int[Tensor, "doubtful"],
 ) -> Tensor:
     """For which rows the difference arrives at what is differentiated."""
-    sides = [gradients(program, one, units) for one in (pulled, other)]
     # So that nothing cancels where items share what is differentiated, and a large gradient hides no small one.
-    weights = torch.randn(len(pulled.code), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = torch.randn(len(size), 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weights = weights.to(size) / size[:, None]
 
     def arrives(chosen: Tensor) -> bool:
@@ -111,7 +130,7 @@ def _matters(
         )
         return there > AGREE * here or there == float("inf")
 
-    matters = torch.zeros_like(pulled.ok)
+    matters = torch.zeros_like(size, dtype=torch.bool)
     if arrives(rows):
         # Rarely: of what is only data, nothing arrives of all together.
         for row in rows:

@@ -45,14 +45,17 @@ class Barrier:
 
     level: float
 
-    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+    def __call__(
+        self, program: ConeProgram, values: Values, found: Found, dx: Tensor, dz: Tensor | None = None
+    ) -> Pulled:
         """Pull gradients back, one item after another."""
         points = (found.x, found.z, found.s)
         room = self._room(program, values, points)
         pulled = [np.zeros(t.shape) for t in (found.x, found.z, found.x, found.z)]
         codes, seeds = np.full(len(values.q), int(Derivative.UNVERIFIED)), dx.detach().cpu().numpy()
+        dual_seeds = np.zeros(found.z.shape) if dz is None else dz.detach().cpu().numpy()
         for k, item in enumerate(items(program, values, *points)):
-            answer = pull(program.cones, item._replace(b=item.b + room[k]), self.level, seeds[k])
+            answer = pull(program.cones, item._replace(b=item.b + room[k]), self.level, seeds[k], dual_seeds[k])
             if answer is not None:
                 codes[k] = int(Derivative.PATH)
                 for target, value in zip(pulled, answer, strict=True):
@@ -68,7 +71,7 @@ class Barrier:
 
 
 def pull(
-    cones: Cones, item: Item, level: float, dx: np.ndarray
+    cones: Cones, item: Item, level: float, dx: np.ndarray, dz: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """The x, z of the path and the g, h of its adjoint system; None where the path was not met."""
     P, A, x, v = item.P, item.A, item.x, item.z - item.s
@@ -82,7 +85,7 @@ def pull(
     for _ in range(ROUNDS):
         if size <= MET * (1.0 + max(np.abs(x).max(initial=0.0), np.abs(v).max(initial=0.0))):
             U, H = smooth_basis(cones, v, level)
-            solution = solve(P, A, U, H, dx, np.zeros(H.size))
+            solution = solve(P, A, U, H, dx, U.T @ dz)
             return None if solution is None else (x, smooth(cones, v, level), solution[0], U @ solution[1])
         U, H = smooth_basis(cones, v, level)
         step = solve(P, A, U, H, -missing, -(U.T @ beside), exactly=False)

@@ -36,14 +36,17 @@ BLURRED = 1e-4
 class Factored:
     """The derivative on the active face by a factorisation of each item."""
 
-    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+    def __call__(
+        self, program: ConeProgram, values: Values, found: Found, dx: Tensor, dz: Tensor | None = None
+    ) -> Pulled:
         """Pull gradients back, one item after another."""
         seeds, shapes = dx.detach().cpu().numpy(), (found.x.shape, found.z.shape)
+        dual_seeds = np.zeros(found.z.shape) if dz is None else dz.detach().cpu().numpy()
         # Two solutions an item: on the verge between two faces there is one on either side. And what is left open.
         sides = [[np.zeros(shape) for shape in (*shapes, *shapes)] for _ in range(3)]
         codes = np.zeros(len(values.q), dtype=np.int64)
         for item, one in enumerate(items(program, values, found.x, found.z, found.s)):
-            *at, solutions, rest, told = pull(program.cones, one, seeds[item])
+            *at, solutions, rest, told = pull(program.cones, one, seeds[item], dual_seeds[item])
             codes[item] = int(told)
             for side, solution in zip(sides, (*solutions[:1], *solutions[-1:], *rest), strict=False):
                 for target, value in zip(side, (*at, *solution), strict=True):
@@ -56,7 +59,9 @@ class Factored:
         return replace(second, code=code, rest=(third.g, third.h))
 
 
-def pull(cones: Cones, item: Item, dx: np.ndarray) -> tuple[np.ndarray, np.ndarray, Solutions, Solutions, Derivative]:
+def pull(
+    cones: Cones, item: Item, dx: np.ndarray, dz: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, Solutions, Solutions, Derivative]:
     """The point x, z and the solutions g, h of the adjoint system there, for one program: one, or one a side.
 
     And what the system leaves of noise.
@@ -74,7 +79,7 @@ def pull(cones: Cones, item: Item, dx: np.ndarray) -> tuple[np.ndarray, np.ndarr
     verge = symmetric and margin(cones, z - s) <= near
     for lean in (near, -near) if verge else (0.0,):
         U, H = basis(cones, z, s, lean)
-        solution = solve(P, A, U, H, dx, np.zeros(U.shape[1]))
+        solution = solve(P, A, U, H, dx, U.T @ dz)
         if solution is None:
             return x, z, [], [], Derivative.KINK if verge else Derivative.LOOSE
         found.append((solution[0], U @ solution[1]))

@@ -50,7 +50,9 @@ class Path:
     level: float
     algebra: AlgebraName | None = None
 
-    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+    def __call__(
+        self, program: ConeProgram, values: Values, found: Found, dx: Tensor, dz: Tensor | None = None
+    ) -> Pulled:
         """Pull gradients back."""
         batch, passed, items = (
             Batch.of(program, values, self.algebra),
@@ -65,11 +67,12 @@ class Path:
             passed = passed.pick(items)
         at = [v / passed.tau for v in (passed.x, passed.z, passed.s)]
         b, at = opened(program, batch.A, batch.b, self.level, at)
-        batch, seed, pulled = replace(batch, b=b), dx.T, Pulled.none(values)
+        batch, pulled = replace(batch, b=b), Pulled.none(values)
+        seeds = dx.T, (torch.zeros_like(found.z) if dz is None else dz).T
 
-        def work(on: Algebra, x: Array, z: Array, s: Array, seed: Array) -> tuple[Array, ...]:
+        def work(on: Algebra, x: Array, z: Array, s: Array, seed: Array, dual_seed: Array) -> tuple[Array, ...]:
             at = central(on, self.level, x, z, s)
-            g, h = on.solve(at.system, seed, 0.0 * z, REFINE)
+            g, h = on.solve(at.system, seed, dual_seed, REFINE)
             return at.x, at.z, at.s, g, h, (at.missed + 0.0 * (on.sizes(g) + on.sizes(h)))[None]
 
         least = min(len(items), SHARED)
@@ -78,7 +81,7 @@ class Path:
             # Later rounds are of few items, and of every size: not worth a recording each, so they share one.
             for some in items.split(SHARED) if k else (items,):
                 fill = batch.filled(some, least)
-                given = (t[:, fill].contiguous() for t in (*at, seed))
+                given = (t[:, fill].contiguous() for t in (*at, *seeds))
                 answer = batch[fill].each(work, *given, name=("path", self.level))
                 x, z, s, g, h, missed = (t[:, : len(some)] for t in answer)
                 for target, value in zip(at, (x, z, s), strict=True):

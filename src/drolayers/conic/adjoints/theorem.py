@@ -4,7 +4,7 @@ With v = z - s the optimality conditions are F(x, v) = 0 for
 
     F = ( Px + q + AᵀΠ(v),  Ax + Π(v) - v - b ),     z = Π(v),  s = Π(v) - v,
 
-where Π projects onto the dual cone. With J = ∂F/∂(x, v) and Jᵀ(g, h) = (dx, 0),
+where Π projects onto the dual cone. With J = ∂F/∂(x, v), seeds dx and dz of a loss, and Jᵀ(g, h) = (dx, DΠ(v)ᵀdz),
 
     dq = -g,   db = h,   dA = -(z gᵀ + h xᵀ),   dP = -g xᵀ.
 
@@ -14,6 +14,7 @@ the same. The ways to (g, h) are ``active.py``, ``factored.py`` and ``path.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,7 +32,8 @@ class Found:
     """Known solutions: where derivatives are to be taken.
 
     ``passed`` is where our method left the central path at the level of the smoothing, if it was asked for. ``units``
-    are those of the point, ``conic/units.py``.
+    are those of the point, ``conic/units.py``. ``polished`` are the items that the forward pass took to machine
+    precision on their face; None where it tried none.
     """
 
     x: Float[Tensor, "batch column"]
@@ -39,11 +41,13 @@ class Found:
     s: Float[Tensor, "batch row"]
     units: Units
     passed: Any = None
+    polished: Bool[Tensor, "batch"] | None = None
 
     def __getitem__(self, items: Tensor) -> Found:
         """Some items."""
         passed = None if self.passed is None else self.passed.pick(items)
-        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed)
+        polished = None if self.polished is None else self.polished[items]
+        return Found(self.x[items], self.z[items], self.s[items], self.units[items], passed, polished)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +114,33 @@ FREE = 1e-7
 class Adjoint(Protocol):
     """A way to (g, h), with its own verification."""
 
-    def __call__(self, program: ConeProgram, values: Values, found: Found, dx: Float[Tensor, "batch column"]) -> Pulled:
-        """Pull gradients back from the solutions of a batch."""
+    def __call__(
+        self,
+        program: ConeProgram,
+        values: Values,
+        found: Found,
+        dx: Float[Tensor, "batch column"],
+        dz: Float[Tensor, "batch row"] | None = None,
+    ) -> Pulled:
+        """Pull gradients with respect to x, and to z if given, back from the solutions of a batch."""
 
 
-def elsewhere(adjoint: Adjoint, program: ConeProgram, values: Values, units: Units, found: Found, dx: Tensor) -> Pulled:
+def elsewhere(
+    adjoint: Adjoint,
+    program: ConeProgram,
+    values: Values,
+    units: Units,
+    found: Found,
+    dx: Tensor,
+    dz: Tensor | None = None,
+) -> Pulled:
     """The adjoint in other units, in which the numbers are given, told in those of the points."""
     here = found.units
     x, z, s = units.hats(*here.own(found.x, found.z, found.s))
-    pulled = adjoint(program, values, Found(x, z, s, units), dx * (units.D * units.beta) / (here.D * here.beta))
+    dx = dx * (units.D * units.beta) / (here.D * here.beta)
+    if dz is not None:
+        dz = units.dual_seed(here.boost(dz, -1) / (here.E * here.kappa))
+    pulled = adjoint(program, values, Found(x, z, s, units), dx, dz)
     x, z, _ = here.hats(*units.own(pulled.x, pulled.z, pulled.z))
     return Pulled(x, z, *here.adjoint_hats(*units.adjoint(pulled.g, pulled.h)), pulled.code)
 
@@ -137,6 +159,10 @@ def gradients(
 
 def by_feature(program: ConeProgram, pulled: Pulled, units: Units) -> Float[Tensor, "batch feature"]:
     """The gradient with respect to the features, in which alone two adjoint solutions need to agree."""
+    return sum_features(program, gradients(program, pulled, units))
+
+
+def sum_features(program: ConeProgram, pieces: Sequence[Tensor]) -> Float[Tensor, "batch feature"]:
+    """Turn gradients with respect to P, A, q and b into those with respect to the features."""
     maps = (program.P_map, program.A_map, program.q_map, program.b_map)
-    parts = (m.pull(g, program.feature_size) for m, g in zip(maps, gradients(program, pulled, units), strict=True))
-    return torch.stack(list(parts)).sum(0)
+    return torch.stack([m.pull(g, program.feature_size) for m, g in zip(maps, pieces, strict=True)]).sum(0)

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 
-from drolayers.conic.program import ConeProgram, row_index
+from drolayers.conic.program import ConeProgram, copy_array, row_index
 
 Ints = NDArray[np.int64]
 
@@ -161,9 +161,9 @@ class Structure:
             plan.length + 12 * program.rows + plan.A.size,
             program.rows,
             row_index(program.A_indptr).numpy(),
-            program.A_indices.numpy(),
+            copy_array(program.A_indices),
             row_index(program.P_indptr).numpy(),
-            program.P_indices.numpy(),
+            copy_array(program.P_indices),
             (cones.zero, cones.zero + cones.nonneg, plan.cone_start, plan.cone_size),
         )
 

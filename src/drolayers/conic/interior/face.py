@@ -42,6 +42,10 @@ SOFT = 1e-6
 """How far the factored system is from the face's. Where there are more active rows than unknowns, what curved ones
 leave inconsistent moves multipliers by that much divided by this."""
 
+STILL = 1e-11
+"""Length of the next Newton step, as the last two predict it, relative to the point: below it, another start ends at
+the same point, and above it a round more is worth its time."""
+
 POLISHED = 1e-9
 """What may be left of the optimality conditions, in equilibrated units, where numbers are about one."""
 
@@ -185,13 +189,17 @@ def cone_rows(cones: Cones, device: torch.device | None) -> ConeRows:
 
 
 class Polish(NamedTuple):
-    """A point after Newton's steps on a face, and where to begin if that was not the face (``done`` is false)."""
+    """A point after Newton's steps on a face, and where to begin if that was not the face (``done`` is false).
+
+    ``still`` says whether the last step moved nothing: a later round changes no digit.
+    """
 
     x: Array
     v: Array
     z: Array
     s: Array
     done: Array
+    still: Array
     next_x: Array
     next_v: Array
     face: Face
@@ -204,7 +212,7 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
     first = face = Face.at(xp, rows, v)
     # Factored once: on a curved cone the face turns a little from step to step, which costs only digits of each step.
     system = on.factor(on.scale(*first.point(v, SOFT)), SHIFT)
-    next_x, next_v = x, v
+    next_x, next_v, last = x, v, None
     for k in range(NEWTON):
         z, s = face.split(v)
         missing = -(on.form(x) + on.columns(z) + on.q)
@@ -215,47 +223,86 @@ def polish(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
         face = Face.at(xp, rows, v)
         if k == 0:
             next_x, next_v = x, v
-        if not on.recorded and bool(((on.sizes(step) <= MOVED) & (on.sizes(turn) <= MOVED)).all()):
+        length = xp.maximum(on.sizes(step), on.sizes(turn))
+        # One factorisation for all steps: each is shorter by the same factor, or by more.
+        ahead = length if last is None else length * xp.minimum(length / (last + MOVED), 1.0 + 0.0 * length)
+        last = length
+        if not on.recorded and bool((ahead <= MOVED).all()):
             break
+    size = 1.0 + xp.maximum(on.sizes(x), on.sizes(v))
+    still = ahead <= STILL * size
     z, s = face.split(v)
     left = xp.maximum(on.sizes(on.form(x) + on.columns(z) + on.q), on.sizes(on.rows(x) + s - on.b))
-    done = first.same(face) & (left <= POLISHED * (1.0 + xp.maximum(on.sizes(x), on.sizes(v))))
-    return Polish(x, v, z, s, done, next_x, next_v, face, system)
+    done = first.same(face) & (left <= POLISHED * size)
+    return Polish(x, v, z, s, done, still, next_x, next_v, face, system)
+
+
+def polished_at(on: Algebra, rows: ConeRows, x: Array, v: Array) -> Polish:
+    """Factor the face's system at points that are polished already."""
+    face = Face.at(on.xp, rows, v)
+    system = on.factor(on.scale(*face.point(v, SOFT)), SHIFT)
+    z, s = face.split(v)
+    done = face.margin == face.margin
+    return Polish(x, v, z, s, done, done, x, v, face, system)
 
 
 def adjoint(
-    on: Algebra, x: Array, v: Array, seed: Array, noise_x: Array, noise_v: Array, rows: ConeRows
+    on: Algebra,
+    x: Array,
+    v: Array,
+    seed: Array,
+    dual_seed: Array,
+    noise_x: Array,
+    noise_v: Array,
+    rows: ConeRows,
+    polished: bool,
 ) -> tuple[Array, ...]:
     """One round: where the next begins, then x, z, g, h, what the equations leave of noise, and a code.
 
-    That is UNASKED where the face has changed.
+    That is UNASKED where the face has changed. Points that are ``polished`` are taken as they are. The seeds are the
+    gradients of a loss with respect to x and to z.
     """
-    xp, at = on.xp, polish(on, rows, x, v)
-    g, h, dg, dh = _solved(on, at.system, at.face, seed, 0.0 * seed, 0.0 * v)
-    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, noise_x, at.face.project(noise_v), GONE)
+    xp, at = on.xp, (polished_at if polished else polish)(on, rows, x, v)
+    along = at.face.project(dual_seed)
+    g, h, dg, dh = _solved(on, at.system, at.face, seed, along, 0.0 * seed, 0.0 * v)
+    noise = noise_x, at.face.project(noise_v)
+    rest_g, rest_h, *_ = _solved(on, at.system, at.face, 0.0 * seed, 0.0 * along, *noise, GONE)
     size_g, size_h = on.sizes(g), on.sizes(h)
     floor = ROUNDING * (size_g + size_h)
     settled = (on.sizes(dg) <= SETTLED * size_g + floor) & (on.sizes(dh) <= SETTLED * size_h + floor)
-    missing, beside = seed - on.form(g) - on.columns(h), at.face.curve(h) - at.face.project(on.rows(g))
+    missing, beside = seed - on.form(g) - on.columns(h), along + at.face.curve(h) - at.face.project(on.rows(g))
     left = xp.maximum(on.sizes(missing), on.sizes(beside))
-    settled = settled & (left <= SETTLED * on.sizes(seed) + floor)
+    settled = settled & (left <= SETTLED * (on.sizes(seed) + on.sizes(along)) + floor)
     clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
     code = xp.where(at.done, xp.full_like(left, float(Derivative.UNVERIFIED)), 0.0 * left)
     code = xp.where(at.done & clear & settled, xp.full_like(left, float(Derivative.FACE)), code)
     return at.next_x, at.next_v, at.x, at.z, g, h, rest_g, rest_h, code[None]
 
 
+def null_direction(
+    on: Algebra, x: Array, v: Array, noise_x: Array, noise_v: Array, rows: ConeRows
+) -> tuple[Array, ...]:
+    """Project noise on the null space of the face's system, at polished points; and whether no other face is near.
+
+    The system is symmetric: its null space is also the tangent space of the optimal points and multipliers.
+    """
+    at = polished_at(on, rows, x, v)
+    g, h, *_ = _solved(on, at.system, at.face, 0.0 * x, 0.0 * v, noise_x, at.face.project(noise_v), GONE)
+    clear = at.face.margin > MARGIN * (1.0 + on.sizes(at.v))
+    return at.x, at.z, g, h, clear[None] + 0.0
+
+
 def _solved(
-    on: Algebra, system: Any, face: Face, seed: Array, g: Array, h: Array, least: float = 0.0
+    on: Algebra, system: Any, face: Face, seed: Array, along: Array, g: Array, h: Array, least: float = 0.0
 ) -> tuple[Array, Array, Array, Array]:
-    """The g and h with Pg + Aᵀh = seed, E A g - H h = 0, h = E h, and by how much the last refinement moved them.
+    """The g and h with Pg + Aᵀh = seed, E A g - H h = along, h = E h, and by how much the last refinement moved them.
 
     Where they are not unique, they are those next to where we begin.
     """
     dg, dh = g, h
     for _ in range(1 + REFINE):
         missing = seed - on.form(g) - on.columns(h)
-        beside = face.curve(h) - face.project(on.rows(g))
+        beside = along + face.curve(h) - face.project(on.rows(g))
         dg, dh = on.solve(system, missing, beside, 0)
         dh = face.project(dh)
         g, h = g + dg, h + dh

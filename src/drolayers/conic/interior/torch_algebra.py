@@ -16,7 +16,7 @@ from torch import Tensor
 
 from drolayers.conic.interior.arrow import ArrowFactor, ArrowPlan, system_pattern
 from drolayers.conic.interior.scaling import ConeShape, Scaling, folded
-from drolayers.conic.program import ConeProgram, once, row_index
+from drolayers.conic.program import ConeProgram, copy_array, once, row_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class SystemPlan:
         """Lay everything out."""
         cones, columns = program.cones, program.columns
         arrow = ArrowPlan.of(system_pattern(program))
-        row, column = row_index(program.A_indptr).numpy(), program.A_indices.numpy()
+        row, column = row_index(program.A_indptr).numpy(), copy_array(program.A_indices)
         entries = np.arange(row.size)
         linear = cones.zero + cones.nonneg
 
@@ -96,7 +96,7 @@ class SystemPlan:
             position, kept = arrow.place(i, j)
             targets.append(position[kept])
             chosen.append(equal[kept])
-        P_row, P_column = row_index(program.P_indptr).numpy(), program.P_indices.numpy()
+        P_row, P_column = row_index(program.P_indptr).numpy(), copy_array(program.P_indices)
         P_target, P_kept = arrow.place(P_row, P_column)
         nodes = np.arange(columns + cones.zero)
         diagonal, _ = arrow.place(nodes, nodes)

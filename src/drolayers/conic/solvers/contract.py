@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic.program import ConeProgram, Values
@@ -37,7 +37,8 @@ class Points:
 
     ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
     certificate, for NO_MINIMUM ``x`` does. ``passed`` is where our own method left the central path at the level asked
-    for; it saves the smoothed derivative most of its way.
+    for; it saves the smoothed derivative most of its way. ``polished`` are the items whose points satisfy the
+    optimality conditions to machine precision, on a face that they confirm; ``tried`` are all that were attempted.
     """
 
     x: Float[Tensor, "batch column"]
@@ -46,6 +47,12 @@ class Points:
     verdict: Int[Tensor, "batch"]
     steps: Int[Tensor, "batch"]
     passed: Any = None
+    polished: Bool[Tensor, "batch"] | None = None
+    tried: Bool[Tensor, "batch"] | None = None
+
+    def pick(self, items: Int[Tensor, "some"]) -> Points:
+        """Select some items, without what the path and polishing need."""
+        return Points(*(getattr(self, name)[items] for name in ("x", "z", "s", "verdict", "steps")))
 
     def merged(self, other: Points, at: Int[Tensor, "some"], rows: Int[Tensor, "some"]) -> Points:
         """The same with some items replaced by rows of another report."""
@@ -54,7 +61,12 @@ class Points:
             return first.index_copy(0, at, second[rows].to(first))
 
         names = ("x", "z", "s", "verdict", "steps")
-        return replace(self, **{name: put(getattr(self, name), getattr(other, name)) for name in names})
+        merged = {name: put(getattr(self, name), getattr(other, name)) for name in names}
+        polished = self.polished
+        if polished is not None:
+            theirs = torch.zeros_like(rows) > 0 if other.polished is None else other.polished[rows]
+            polished = polished.index_copy(0, at, theirs)
+        return replace(self, **merged, polished=polished)
 
     @classmethod
     def none(cls, values: Values) -> Points:

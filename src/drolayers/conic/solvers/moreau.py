@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from drolayers.conic.program import ConeProgram, Values
+from drolayers.conic.program import ConeProgram, Values, copy_array
 from drolayers.conic.solution import WarmStart
 from drolayers.conic.solvers.contract import EVERY_CONE, Capabilities, Points, panicked
 from drolayers.errors import MissingExtraError
@@ -158,7 +158,7 @@ class Moreau:
             warnings.simplefilter("ignore")
             if device == "cpu":
                 # The plain solver is about 30 % faster than the torch one.
-                arrays = [t.numpy() for t in pattern]
+                arrays = [copy_array(t) for t in pattern]
                 return moreau.CompiledSolver(program.columns, program.rows, *arrays, cones, settings)
             import moreau.torch as moreau_torch
 

@@ -1,0 +1,84 @@
+"""Gradients of values: verified where the value has a derivative, flagged where it has a kink."""
+
+from __future__ import annotations
+
+import warnings
+
+import cvxpy as cp
+import pytest
+import torch
+from torch import Tensor
+
+import drolayers as dro
+from drolayers.conic.compile import compile_program
+from drolayers.conic.engine import ValueKinkWarning
+from drolayers.conic.registry import make_engine
+from drolayers.status import Derivative
+from tests.conic.families import family
+
+STEP = 1e-6
+
+
+def one_sided(value: object, theta: Tensor, row: int, entry: int) -> tuple[float, float]:
+    """Differences of a value to the left and to the right."""
+    step = torch.zeros_like(theta)
+    step[row, entry] = STEP
+    with torch.no_grad():
+        before, here, after = (float(value(t)[row]) for t in (theta - step, theta, theta + step))
+    return (here - before) / STEP, (after - here) / STEP
+
+
+@pytest.mark.parametrize("engine", ["batched", "torch", "clarabel"])
+def test_the_maximum_of_a_parameter_and_zero(engine: str) -> None:
+    t, theta = cp.Variable(), cp.Parameter()
+    program = compile_program(cp.Problem(cp.Minimize(t), [t >= theta, t >= 0]), [theta])
+    given = torch.tensor([[-1.0], [0.0], [2.0]], dtype=torch.float64, requires_grad=True)
+    solution = make_engine(engine).solve(program, given)
+    assert solution.value_derivative.tolist() == [0, 0, 0]
+    with pytest.warns(ValueKinkWarning, match="1 of 3 items"):
+        solution.objective.sum().backward()
+    assert solution.value_derivative.tolist() == [Derivative.FACE, Derivative.KINK, Derivative.FACE]
+    assert 0.0 <= float(given.grad[1]) <= 1.0
+    assert [round(float(g), 9) for g in given.grad[[0, 2], 0]] == [0.0, 1.0]
+
+
+@pytest.mark.filterwarnings("ignore::drolayers.conic.engine.ValueKinkWarning")
+def test_a_learnt_centre_on_a_given_mean() -> None:
+    """The worst-case cost depends on the distance of two centres, whose norm has a kink at zero."""
+    y, x = dro.Uncertain(1), cp.Variable(nonneg=True)
+    sets = dro.MomentSet(y, [dro.moments.Norm(1), dro.moments.Mean(mu=[1.0], sigma=0.0)])
+    problem = dro.DecisionProblem(x + 3 * cp.sum(cp.pos(y - x)), [x <= 9], sets)
+    layer = dro.DROLayer(problem)
+    row = problem.ambiguity.typical if False else None
+    assert row is None
+    theta = torch.tensor([[1.0, 0.5], [1.2, 0.5]], dtype=torch.float64, requires_grad=True)
+    decision = layer(theta)
+    decision.value.sum().backward()
+    assert decision.value_derivative.tolist() == [Derivative.KINK, Derivative.FACE]
+    left, right = one_sided(lambda t: layer(t).value, theta.detach(), 0, 0)
+    assert abs(left - right) > 1e-3
+    assert min(left, right) - 1e-4 <= float(theta.grad[0, 0]) <= max(left, right) + 1e-4
+    left, right = one_sided(lambda t: layer(t).value, theta.detach(), 1, 0)
+    assert left == pytest.approx(right, abs=1e-4) == float(theta.grad[1, 0])
+
+
+@pytest.mark.parametrize("name", ["lp", "qp", "socp", "portfolio", "sdp", "entropy"])
+def test_regular_values_are_verified(name: str) -> None:
+    made = family(name)
+    theta = made.theta(6).requires_grad_()
+    solution = make_engine("auto").solve(made.program, theta)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ValueKinkWarning)
+        solution.objective.sum().backward()
+    codes = solution.value_derivative
+    assert ((codes == int(Derivative.FACE)) | (codes == int(Derivative.FACTORED))).all(), codes
+
+
+def test_data_that_nobody_differentiates_make_no_kink() -> None:
+    t, theta, data = cp.Variable(), cp.Parameter(), cp.Parameter()
+    program = compile_program(cp.Problem(cp.Minimize(t + theta), [t >= data, t >= 0]), [theta, data])
+    leaf = torch.tensor([[1.0]], dtype=torch.float64, requires_grad=True)
+    solution = make_engine("auto").solve(program, torch.cat([leaf, torch.zeros(1, 1, dtype=torch.float64)], 1))
+    solution.objective.sum().backward()
+    assert solution.value_derivative.tolist() == [Derivative.FACE]
+    assert float(leaf.grad) == 1.0
