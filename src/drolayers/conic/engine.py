@@ -300,8 +300,9 @@ class Engine:
         if bool(masked.any()) and program not in self._warned:
             self._warned.add(program)
             worst, share = Derivative(int(pulled.code[masked].mode().values)), f"{masked.sum()} of {asked.sum()}"
+            advice = worst.advise("smoothed" if isinstance(self.gradient, Smoothed) else "exact")
             warnings.warn(
-                f"{share} items got no gradient, most of them {worst}: {worst.advice}",
+                f"{share} items got no gradient, most of them {worst}: {advice}",
                 MaskedGradientWarning,
                 stacklevel=2,
             )

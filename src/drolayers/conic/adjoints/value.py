@@ -130,4 +130,5 @@ def _one_by_one(program: ConeProgram, values: Values, found: Found) -> Pulled:
         codes[k] = int(Derivative.FACTORED)
         for target, value in zip(answer, (x, z, *direction), strict=True):
             target[k] = torch.as_tensor(value).to(target)
-    return Pulled(*answer, codes)
+    x, z, g, h = answer
+    return Pulled(x, z, g, h, codes)
