@@ -130,5 +130,4 @@ def _one_by_one(program: ConeProgram, values: Values, found: Found) -> Pulled:
         codes[k] = int(Derivative.FACTORED)
         for target, value in zip(answer, (x, z, *direction), strict=True):
             target[k] = torch.as_tensor(value).to(target)
-    x, z, g, h = answer
-    return Pulled(x, z, g, h, codes)
+    return Pulled(answer[0], answer[1], answer[2], answer[3], codes)
