@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.mixture import Mixture
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.theta import columns
-from drolayers.conic import ConeProgram, Engine, Solution
+from drolayers.conic import ConeProgram, Engine, Solution, ValueKinkWarning
 from drolayers.conic.elastic import endless
 from drolayers.conic.transforms import refuse_transforms
 from drolayers.cost.rules import Part, Rule
@@ -106,7 +107,10 @@ class Evaluations:
             solution, status = self._evaluate(part, detached, inputs, moves)
             ok = usable(status)
             total = torch.where(ok, solution.objective, torch.zeros_like(solution.objective)).sum()
-            derivatives = torch.autograd.grad(total, moves)
+            with warnings.catch_warnings():
+                # At a kink several distributions attain the worst case, and any of them will do.
+                warnings.simplefilter("ignore", ValueKinkWarning)
+                derivatives = torch.autograd.grad(total, moves)
         rates = [torch.where(ok[:, None], rate, zero + torch.nan) for rate in derivatives]
         slopes = [probe.unit * solution.variable(probe.values).detach() for probe in probes.rows]
         events, nominals = [ambiguity], [inputs.nominal]

@@ -81,6 +81,7 @@ class Decision(Numbered, Statuses):
     oracle: Candidates | None = None
     known: dict[cp.Parameter, Tensor] = field(default_factory=dict)
     _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = None
+    _value_derivative: Callable[[], Int[Tensor, "batch"]] | None = None
     _problem: DecisionProblem | None = None
 
     @property
@@ -116,9 +117,20 @@ class Decision(Numbered, Statuses):
             return torch.zeros(self.probabilities.shape, dtype=torch.int64, device=self.probabilities.device)
         return self._derivative()
 
+    @property
+    def value_derivative(self) -> Int[Tensor, "batch"]:
+        """Classify the gradient of ``value``, as ``dro.Derivative`` codes; UNASKED before the backward pass.
+
+        At a KINK the gradient stays, as one of the subgradients; where it is UNVERIFIED, it could not be checked.
+        """
+        if self._value_derivative is None:
+            return torch.zeros(len(self.status), dtype=torch.int64, device=self.status.device)
+        return self._value_derivative()
+
     def __getstate__(self) -> dict[str, Any]:
         # Solvers stay where they are; what they say by now goes along.
-        return {**super().__getstate__(), "_derivative": partial(torch.clone, self.derivative)}
+        codes = {"_derivative": self.derivative, "_value_derivative": self.value_derivative}
+        return {**super().__getstate__(), **{name: partial(torch.clone, code) for name, code in codes.items()}}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Decision:
         numbers = [self.value, self.objective, self.probabilities]
@@ -147,10 +159,11 @@ class Decision(Numbered, Statuses):
         # What has no graph is never asked for a derivative, and stays plain data.
         graph = any(value.requires_grad for part in parts for value in part.candidates.values())
         return cls(
-            **{f.name: joined(f.name) for f in fields(cls) if f.name not in ("oracle", "_derivative", "_problem")},
+            **{f.name: joined(f.name) for f in fields(cls) if not (f.name.startswith("_") or f.name == "oracle")},
             _problem=parts[0]._problem,
             oracle=Candidates.cat(found) if len(found) == len(parts) else None,
             _derivative=(lambda: torch.cat([part.derivative for part in parts])) if graph else None,
+            _value_derivative=(lambda: torch.cat([part.value_derivative for part in parts])) if graph else None,
         )
 
     def expected(self, loss: Callable[[Chosen], Tensor]) -> Float[Tensor, "batch"]:
@@ -335,6 +348,7 @@ class DROLayer(nn.Module):
             solution.status,
             dtype,
             derivative=lambda: solution.derivative[:, None],
+            value_derivative=lambda: solution.value_derivative,
         )
 
     def _mixed_integer(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
@@ -365,6 +379,7 @@ class DROLayer(nn.Module):
             flat.dtype,
             found,
             slots.derivative,
+            slots.value_derivative,
         )
 
     def _every_point(self) -> Float[Tensor, "point integer"] | None:
@@ -401,6 +416,7 @@ class DROLayer(nn.Module):
         dtype: torch.dtype,
         oracle: Candidates | None = None,
         derivative: Callable[[], Tensor] | None = None,
+        value_derivative: Callable[[], Tensor] | None = None,
     ) -> Decision:
         """Split by variable, mask, and return in the caller's type."""
         problem, ok = self.problem, usable(status)
@@ -421,6 +437,7 @@ class DROLayer(nn.Module):
             probabilities,
             oracle,
             _derivative=derivative,
+            _value_derivative=value_derivative,
             _problem=problem if problem.adaptive else None,
         )
 

@@ -98,6 +98,14 @@ class Derivative(IntEnum):
         """One sentence: what it is and what to do."""
         return _DERIVATIVES[self]
 
+    def advise(self, rule: Literal["exact", "smoothed"]) -> str:
+        """Return the advice for the gradient rule in use: never to use the one that is in use."""
+        if self != Derivative.UNVERIFIED:
+            return self.advice
+        other = "smoothed" if rule == "exact" else "exact"
+        first, _ = self.advice.split(", or use the other rule")
+        return f'{first}, or use gradient="{other}".'
+
     def __str__(self) -> str:
         return self.name
 
@@ -117,7 +125,7 @@ _DERIVATIVES = {
     ),
     Derivative.UNVERIFIED: (
         "A derivative was found but could not be verified, and is not used: rescale the data, "
-        'or use gradient="smoothed".'
+        'or use the other rule, gradient="smoothed" instead of "exact" or the reverse.'
     ),
 }
 

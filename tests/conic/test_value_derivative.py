@@ -45,12 +45,10 @@ def test_the_maximum_of_a_parameter_and_zero(engine: str) -> None:
 @pytest.mark.filterwarnings("ignore::drolayers.conic.engine.ValueKinkWarning")
 def test_a_learnt_centre_on_a_given_mean() -> None:
     """The worst-case cost depends on the distance of two centres, whose norm has a kink at zero."""
-    y, x = dro.Uncertain(1), cp.Variable(nonneg=True)
+    y, x = dro.Uncertain(1), cp.Variable()
     sets = dro.MomentSet(y, [dro.moments.Norm(1), dro.moments.Mean(mu=[1.0], sigma=0.0)])
-    problem = dro.DecisionProblem(x + 3 * cp.sum(cp.pos(y - x)), [x <= 9], sets)
+    problem = dro.DecisionProblem(x + 3 * cp.sum(cp.pos(y - x)), [x == 1], sets)
     layer = dro.DROLayer(problem)
-    row = problem.ambiguity.typical if False else None
-    assert row is None
     theta = torch.tensor([[1.0, 0.5], [1.2, 0.5]], dtype=torch.float64, requires_grad=True)
     decision = layer(theta)
     decision.value.sum().backward()
@@ -82,3 +80,22 @@ def test_data_that_nobody_differentiates_make_no_kink() -> None:
     solution.objective.sum().backward()
     assert solution.value_derivative.tolist() == [Derivative.FACE]
     assert float(leaf.grad) == 1.0
+
+
+@pytest.mark.parametrize("few", [0, 32])
+def test_two_integer_points_of_one_value(few: int) -> None:
+    """One lot serves either of two products: where both are alike, the value falls with the mean of either."""
+    y, lots = dro.Uncertain(2), cp.Variable(2, boolean=True)
+    moments = dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    problem = dro.DecisionProblem(4 * cp.sum(cp.pos(y - 3 * lots)), [cp.sum(lots) == 1], moments)
+    layer = dro.DROLayer(problem, candidates=2, enumerate_up_to=few)
+    theta = torch.tensor([[2.0, 2.0, 0.5], [2.0, 2.5, 0.5]], dtype=torch.float64, requires_grad=True)
+    decision = layer(theta)
+    assert decision.value_derivative.tolist() == [Derivative.UNASKED] * 2
+    with pytest.warns(ValueKinkWarning, match="1 of 2 items"):
+        decision.value.sum().backward()
+    assert decision.value_derivative.tolist() == [Derivative.KINK, Derivative.FACE]
+    left, right = one_sided(lambda t: layer(t).value, theta.detach(), 0, 0)
+    assert abs(left - right) > 1e-3
+    assert min(left, right) - 1e-4 <= float(theta.grad[0, 0]) <= max(left, right) + 1e-4
+    assert dro.Decision.cat([decision, decision]).value_derivative.tolist() == 2 * decision.value_derivative.tolist()

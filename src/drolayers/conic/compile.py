@@ -19,6 +19,9 @@ from drolayers.conic.program import AffineMap, ConeProgram, Cones, Slot
 from drolayers.conic.transforms import refuse_transforms
 from drolayers.errors import ModelError
 
+WHOLE = 1e-9
+"""By how much a bound of an integer may miss a whole number: rounding."""
+
 _UNUSED = -2
 _SYMMETRIC = ("PSD", "NSD", "symmetric")
 _STRUCTURES = (*_SYMMETRIC, "diag", "sparsity", "hermitian", "complex", "imag")
@@ -191,7 +194,14 @@ def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constr
     fresh = cp.Problem(objective, constraints)
 
     def asked(backend: str) -> Any:
-        return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend=backend)[0]["param_prob"]
+        try:
+            return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend=backend)[0]["param_prob"]
+        except MemoryError as error:
+            variables, numbers = (sum(leaf.size for leaf in part) for part in (fresh.variables(), fresh.parameters()))
+            raise ModelError(
+                f"There is not enough memory to compile a problem with {variables:,} variables and {numbers:,} "
+                "parameters (numbers, not arrays): use fewer atoms or outcomes, or a machine with more memory."
+            ) from error
 
     # CVXPY multiplies infinite bounds by zeros on its way.
     with np.errstate(invalid="ignore"):
@@ -420,8 +430,15 @@ def _bound_rows(
     integer = np.setdiff1d(np.array([i[0] for i in x.integer_idx], dtype=np.int64), dropped)
     integer = np.sort(np.concatenate([boolean, integer]))
     lower[boolean], upper[boolean] = np.maximum(lower[boolean], 0.0), np.minimum(upper[boolean], 1.0)
-    # What constraints say about one integer counts as if it had been declared.
-    lower[integer], upper[integer] = np.maximum(lower, said[0])[integer], np.minimum(upper, said[1])[integer]
+    # Constraints on one integer count as if they were its declared bounds.
+    narrow = np.stack([np.maximum(lower, said[0])[integer], np.minimum(upper, said[1])[integer]])
+    # If they leave no integer, no decision is feasible. Any box will do, since their rows stay in the program.
+    empty = (np.ceil(narrow[0] - WHOLE) > np.floor(narrow[1] + WHOLE)) & (
+        np.ceil(lower[integer] - WHOLE) <= np.floor(upper[integer] + WHOLE)
+    )
+    wide = np.stack([lower[integer], upper[integer]])
+    wide = np.where(np.isfinite(wide), wide, np.where(np.isfinite(wide[::-1]), wide[::-1], np.ceil(narrow[0])))
+    lower[integer], upper[integer] = np.where(empty, wide, narrow)
     for column in integer:
         if not (np.isfinite(lower[column]) and np.isfinite(upper[column])):
             name = next(
@@ -433,7 +450,7 @@ def _bound_rows(
                 f"Integer variable {name} is not bounded: declare it with cp.Variable(..., bounds=[lo, hi]), or "
                 "constrain it by numbers."
             )
-    lower[integer], upper[integer] = np.ceil(lower[integer] - 1e-9), np.floor(upper[integer] + 1e-9)
+    lower[integer], upper[integer] = np.ceil(lower[integer] - WHOLE), np.floor(upper[integer] + WHOLE)
     low, high = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
     count = low.size + high.size
     sign = np.concatenate([np.ones(low.size), -np.ones(high.size)])

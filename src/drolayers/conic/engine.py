@@ -315,8 +315,9 @@ class Engine:
         if bool(masked.any()) and program not in self._warned:
             self._warned.add(program)
             worst, share = Derivative(int(pulled.code[masked].mode().values)), f"{masked.sum()} of {asked.sum()}"
+            advice = worst.advise("smoothed" if isinstance(self.gradient, Smoothed) else "exact")
             warnings.warn(
-                f"{share} items got no gradient, most of them {worst}: {worst.advice}",
+                f"{share} items got no gradient, most of them {worst}: {advice}",
                 MaskedGradientWarning,
                 stacklevel=2,
             )
@@ -332,16 +333,20 @@ class Engine:
     ) -> Int[Tensor, "batch"]:
         """Classify the gradients of the values that are asked about, and warn once per program of kinks."""
         codes = value_codes(program, values, found, asked, upstream, self._algebra)
-        kinks = int((codes == int(Derivative.KINK)).sum())
+        self.warn_of_kinks(program, codes)
+        return codes
+
+    def warn_of_kinks(self, program: ConeProgram, codes: Int[Tensor, "batch"]) -> None:
+        """Say once per program that values have kinks."""
+        kinks, asked = int((codes == int(Derivative.KINK)).sum()), int((codes != int(Derivative.UNASKED)).sum())
         if kinks and program not in self._kinked:
             self._kinked.add(program)
             warnings.warn(
-                f"The worst-case cost has a kink at {kinks} of {int(asked.sum())} items: its gradient there is one of "
-                "the subgradients. Isolated ones do no harm (see value_derivative).",
+                f"The optimal value has a kink at {kinks} of {asked} items: the gradient there is one of the "
+                "subgradients. Isolated kinks do no harm; value_derivative says where they are.",
                 ValueKinkWarning,
                 stacklevel=2,
             )
-        return codes
 
     def warn_if_flat(self, program: ConeProgram, dx: Tensor, pulled: Pulled) -> None:
         """Say once per program that every exact gradient of a batch vanished."""

@@ -20,13 +20,13 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from drolayers.conic.adjoints.active import noise
 from drolayers.conic.adjoints.ambiguous import Upstream, depends
 from drolayers.conic.adjoints.factored import BLURRED, left
-from drolayers.conic.adjoints.theorem import FREE, Found, Pulled, gradients
+from drolayers.conic.adjoints.theorem import FREE, Found, Pulled, gradients, sum_features
 from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.face import MARGIN, null_direction
 from drolayers.conic.newton import basis, gap, margin, polished
@@ -80,13 +80,23 @@ def value_codes(
     if bool((g != 0).any() | (h != 0).any()):
         units = some[1].units
         x, z, _ = units.own(directions.x, directions.z, directions.z)
-        row, column, P_row, P_column, *_ = program.on(x.device)
-        gradient = (0.5 * x[:, P_row] * x[:, P_column], z[:, row] * x[:, column], x, -z)
         direction = Pulled(directions.x, directions.z, g, h, directions.code)
         # The formulas are those of an adjoint solution, which is counted in other units than a point.
         change = [units.kappa * units.beta * piece for piece in gradients(program, direction, units)]
-        kink = depends(program, gradient, change, directions.ok, items, upstream)
+        kink = depends(program, value_pieces(program, x, z), change, directions.ok, items, upstream)
     return codes.index_copy(0, items, torch.where(kink, int(Derivative.KINK), directions.code))
+
+
+def value_pieces(program: ConeProgram, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradient of the value in P, A, q and b, for points and multipliers ``(batch, ·)``."""
+    row, column, P_row, P_column, *_ = program.on(x.device)
+    return 0.5 * x[:, P_row] * x[:, P_column], z[:, row] * x[:, column], x, -z
+
+
+def value_gradients(program: ConeProgram, x: Tensor, z: Tensor) -> Float[Tensor, "batch feature"]:
+    """Compute the gradient of the value by feature, for points and multipliers ``(batch, ·)``."""
+    gradient = sum_features(program, value_pieces(program, x, z))
+    return gradient + program.constant_map.pull(torch.ones_like(gradient[:, :1]), program.feature_size)
 
 
 def _in_batch(program: ConeProgram, values: Values, found: Found, algebra: AlgebraName | None) -> Pulled:
@@ -120,4 +130,4 @@ def _one_by_one(program: ConeProgram, values: Values, found: Found) -> Pulled:
         codes[k] = int(Derivative.FACTORED)
         for target, value in zip(answer, (x, z, *direction), strict=True):
             target[k] = torch.as_tensor(value).to(target)
-    return Pulled(*answer, codes)
+    return Pulled(answer[0], answer[1], answer[2], answer[3], codes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, final
@@ -21,6 +22,7 @@ from drolayers.conic.interior.recording import Recordings
 from drolayers.conic.interior.torch_algebra import SystemPlan, TorchAlgebra
 from drolayers.conic.program import ConeProgram, Values, once
 from drolayers.conic.replay import rounded
+from drolayers.errors import ModelError
 
 AlgebraName = Literal["numba", "torch"]
 
@@ -37,6 +39,9 @@ waiting for the interpreter."""
 
 CACHE = 1 << 21
 """Bytes that more than the least number of lanes may take, so that they stay in the cache."""
+
+OUT_OF_MEMORY = ("SUPERLU_MALLOC", "not enough memory", "can't allocate memory")
+"""Parts of messages of SuperLU, torch and numpy."""
 
 SHARED = 512
 """Items of the recording that serves later rounds of some work, or those of the first round where these are fewer."""
@@ -57,7 +62,24 @@ _RECORDINGS = Recordings()
 
 def system_plan(program: ConeProgram, device: torch.device) -> SystemPlan:
     """The block-arrow plan of a program on a device, made once."""
-    return once(program, ("arrow", device), lambda: SystemPlan.of(program, device))
+    with enough_memory(program):
+        return once(program, ("arrow", device), lambda: SystemPlan.of(program, device))
+
+
+@contextmanager
+def enough_memory(program: ConeProgram) -> Iterator[None]:
+    """Raise a ``ModelError`` with the size of a program whose systems do not fit into memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # SuperLU, and torch on a CPU, raise plain RuntimeErrors.
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in OUT_OF_MEMORY):
+            raise
+        raise ModelError(
+            f"There is not enough memory to factor the systems of a program with {program.rows:,} rows, "
+            f"{program.columns:,} columns and {program.nonzeros:,} non-zeros: use fewer atoms or pieces, "
+            "a smaller batch, or a machine with more memory."
+        ) from error
 
 
 @final
@@ -143,7 +165,8 @@ class Batch:
 
     def _in_lanes(self, work: Work, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """A few items at a time, on as many threads as torch has."""
-        structure = once(self.program, "elimination", lambda: Structure.of(self.program))
+        with enough_memory(self.program):
+            structure = once(self.program, "elimination", lambda: Structure.of(self.program))
         items, arrays = len(self), [t.numpy() for t in (*self.numbers, *given)]
         crowd = structure.numbers * min(lane_count(structure.numbers, items, 1), items)
         threads = torch.get_num_threads() if crowd > ALONE else 1
@@ -161,11 +184,12 @@ class Batch:
             with np.errstate(all="ignore"):
                 return work(NumbaAlgebra(structure, *cut[:4]), *cut[4:])
 
-        if threads == 1:
-            found = [some(part) for part in parts]
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                found = list(pool.map(some, parts))
+        with enough_memory(self.program):
+            if threads == 1:
+                found = [some(part) for part in parts]
+            else:
+                with ThreadPoolExecutor(threads) as pool:
+                    found = list(pool.map(some, parts))
         return tuple(torch.from_numpy(np.concatenate(parts, -1)) for parts in zip(*found, strict=True))
 
 

@@ -1,0 +1,88 @@
+"""Programs beyond the memory of a machine, empty boxes of integers, and advice that fits the gradient rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import pytest
+import torch
+
+import drolayers as dro
+from drolayers.conic.compile import compile_program
+from drolayers.conic.interior import elimination, torch_algebra
+from drolayers.conic.registry import make_engine
+from drolayers.errors import ModelError
+from drolayers.status import Derivative
+from tests.conic.families import lp
+
+
+def raising(error: Exception) -> Any:
+    """Make a function that raises."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("74.5 GiB"), RuntimeError("SUPERLU_MALLOC fails for buf in intMalloc()")]
+)
+@pytest.mark.parametrize(
+    ("engine", "module", "name"), [("batched", elimination.spla, "splu"), ("torch", torch_algebra, "system_pattern")]
+)
+def test_a_factorisation_without_memory_tells_the_size(
+    error: Exception, engine: str, module: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lp()
+    monkeypatch.setattr(module, name, raising(error))
+    size = f"{made.program.rows} rows, {made.program.columns} columns and {made.program.nonzeros} non-zeros: use fewer"
+    with pytest.raises(ModelError, match=size):
+        make_engine(engine).solve(made.program, made.theta(2))
+
+
+def test_other_errors_of_a_factorisation_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lp()
+    monkeypatch.setattr(elimination.spla, "splu", raising(RuntimeError("something else")))
+    with pytest.raises(RuntimeError, match="something else"):
+        make_engine("batched").solve(made.program, made.theta(2))
+
+
+def test_compiling_without_memory_tells_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, c = cp.Variable(3), cp.Parameter(2)
+    monkeypatch.setattr(cp.Problem, "get_problem_data", raising(MemoryError("74.5 GiB")))
+    with pytest.raises(ModelError, match=r"3 variables and 2 parameters .* fewer atoms"):
+        compile_program(cp.Problem(cp.Minimize(cp.sum_squares(x)), [x[:2] >= c]), [c])
+
+
+@pytest.mark.parametrize("oracle", ["auto", "branch_and_bound", "enumeration"])
+@pytest.mark.parametrize(
+    ("declared", "constrain"),
+    [
+        ({"bounds": [-3, 3]}, lambda x: [x <= -4]),
+        ({"bounds": [-3, 3]}, lambda x: [x >= 0.2, x <= 0.8]),
+        ({}, lambda x: [x >= 5, x <= 3]),
+        ({"nonneg": True}, lambda x: [x <= -1]),
+    ],
+)
+def test_constraints_that_leave_no_integer_are_infeasible(oracle: str, declared: dict, constrain: Any) -> None:
+    y, x = dro.Uncertain(1), cp.Variable(integer=True, **declared)
+    cost = cp.sum(cp.abs(y - x))
+    problem = dro.DecisionProblem(cost, constrain(x), dro.MomentSet(y, [dro.moments.SquaredNorm()]))
+    theta = torch.tensor([[1.0, 0.5], [0.0, 2.0]], dtype=torch.float64)
+    assert dro.DROLayer(problem, oracle=oracle)(theta).statuses == [dro.Status.INFEASIBLE] * 2
+
+
+def test_a_declared_box_without_an_integer_is_an_error() -> None:
+    y, x = dro.Uncertain(1), cp.Variable(integer=True, bounds=[0.2, 0.8])
+    cost, moments = cp.sum(cp.abs(y - x)), dro.MomentSet(y, [dro.moments.SquaredNorm()])
+    with pytest.raises(ModelError, match="no integer between its bounds: widen them"):
+        dro.DecisionProblem(cost, [], moments)
+
+
+def test_advice_names_the_rule_that_is_not_in_use() -> None:
+    exact, smoothed = (Derivative.UNVERIFIED.advise(rule) for rule in ("exact", "smoothed"))
+    assert exact.endswith('rescale the data, or use gradient="smoothed".')
+    assert smoothed.endswith('rescale the data, or use gradient="exact".')
+    assert Derivative.KINK.advise("exact") == Derivative.KINK.advice
