@@ -257,3 +257,13 @@ def test_temperatures_of_items_are_saved() -> None:
     layer = dro.DROLayer(case.problem)
     layer.load_state_dict(dro.DROLayer(case.problem, temperature=heat).state_dict())
     assert torch.equal(layer.temperature, heat)
+
+
+def test_without_integers_the_temperature_is_one() -> None:
+    y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
+    problem = dro.DecisionProblem(cp.sum_squares(x) - y @ x, [], dro.MomentSet.grouped(y, 1))
+    theta = torch.tensor([[1.0, 2.0, 0.1, 0.2]], dtype=torch.float64, requires_grad=True)
+    for temperature in (3.0, dro.RelativeTemperature()):
+        decision = dro.DROLayer(problem, temperature=temperature)(theta)
+        assert decision.temperature.tolist() == [1.0]
+        assert not decision.temperature.requires_grad

@@ -57,8 +57,9 @@ class Decision(Numbered, Statuses):
             where a slot holds none.
         objective: worst-case expected cost at each candidate.
         probabilities: of the candidates; zero where a slot holds none.
-        temperature: the λ of ``probabilities``, one per item, in float64 and without a graph. A layer with
-            ``temperature=decision.temperature`` and the same draws returns the same values and gradients.
+        temperature: the λ of ``probabilities``, one per item, in float64 and without a graph; 1 without integer
+            variables, where no probability depends on it. A layer with ``temperature=decision.temperature`` and the
+            same draws returns the same values and gradients.
         oracle: how the integer points were found; None where there are none, or where all were solved.
         known: the known data that it was taken with, by parameter, ``(batch, *shape)``.
     """
@@ -280,7 +281,7 @@ class DROLayer(nn.Module):
             solution.primal[:, None],
             solution.objective[:, None],
             solution.ok[:, None].to(dtype),
-            self._compute_temperature(solution.objective[:, None], solution.objective, None, solution.ok[:, None]),
+            torch.ones_like(solution.objective, requires_grad=False),
             solution.primal,
             solution.objective,
             solution.status,
