@@ -14,7 +14,8 @@ import drolayers as dro
 from drolayers.conic import make_engine
 from drolayers.conic.adjoints.rules import Smoothed
 from drolayers.conic.solvers.interior import Interior
-from drolayers.surrogate import Energy, Proposal, Stratified, Summit, effective_sample_size, energy_probabilities
+from drolayers.surrogate import Energy, Proposal, ProposalInput, Stratified, effective_sample_size, energy_probabilities
+from drolayers.surrogate.energy import compute_temperature
 from tests.surrogate.problems import CASES, Case, Table, closed_form, portfolio, soc2, table
 
 # Slot by slot, some continuous decisions do not move with θ.
@@ -191,20 +192,16 @@ def cached_table(name: str) -> tuple[Case, Table]:
     return case, table(case, 0)
 
 
-def summit(case: Case, points: Table, replicates: int, temperature: float, best: int = 3) -> Summit:
+def proposal_input(
+    case: Case, points: Table, replicates: int, temperature: float | dro.RelativeTemperature, best: int = 3
+) -> ProposalInput:
     """The best points of the table, once for every replicate."""
     order = points.f.argsort()[:best]
+    objective = points.f[order].expand(replicates, -1)
     lower, upper = case.problem.program.integer_bounds
-    heat = torch.full((replicates,), temperature, dtype=torch.float64)
     valid = torch.ones(replicates, best, dtype=torch.bool)
-    return Summit(
-        points.points[order].expand(replicates, -1, -1),
-        points.f[order].expand(replicates, -1),
-        valid,
-        lower,
-        upper,
-        heat,
-    )
+    heat = compute_temperature(temperature, objective, objective[:, 0], torch.zeros_like(objective), valid)
+    return ProposalInput(points.points[order].expand(replicates, -1, -1), objective, valid, lower, upper, heat)
 
 
 def line(case: Case, points: Table, drawn: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,27 +215,60 @@ def line(case: Case, points: Table, drawn: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def estimates(
-    case: Case, points: Table, here: Summit, proposal: Proposal, count: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """The layer's estimator, with f and l linear in θ around the item: gradients and effective sample sizes."""
+    case: Case,
+    points: Table,
+    replicates: int,
+    temperature: float | dro.RelativeTemperature,
+    proposal: Proposal,
+    count: int,
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the layer's estimator, with f and l linear in θ around the item.
+
+    Returns:
+        The gradient, the effective sample size and λ of each replicate.
+    """
+    here = proposal_input(case, points, replicates, temperature)
     draws = proposal.sample(here, count, np.random.default_rng(seed))
     at, feasible = line(case, points, draws.points)
     theta = torch.zeros(draws.points.shape[0], points.f_slope.shape[1], dtype=torch.float64, requires_grad=True)
     f = points.f[at] + torch.einsum("rsp,rp->rs", points.f_slope[at], theta)
     l = points.l[at] + torch.einsum("rsp,rp->rs", points.l_slope[at], theta)
-    p = energy_probabilities(f, draws.log_prob, draws.valid & feasible, here.temperature)
+    valid, lowest = draws.valid & feasible, points.f.min().expand(replicates)
+    heat = compute_temperature(temperature, f, lowest, draws.log_intensity, valid)
+    p = energy_probabilities(f, draws.log_intensity, valid, heat)
     assert bool((p[~feasible] == 0).all())
     (gradient,) = torch.autograd.grad((p * l).sum(), theta)
-    return gradient, effective_sample_size(p)
+    return gradient, effective_sample_size(p), heat
 
 
-def error(name: str, proposal: Proposal, count: int, temperature: float, replicates: int = 200) -> float:
+def absolute(points: Table, temperature: float | dro.RelativeTemperature) -> float:
+    """λ with all points enumerated, as the documentation defines it."""
+    if isinstance(temperature, dro.RelativeTemperature):
+        return temperature.factor * float((points.f - points.f.min()).mean())
+    return temperature
+
+
+def error(
+    name: str,
+    proposal: Proposal,
+    count: int,
+    temperature: float | dro.RelativeTemperature,
+    replicates: int = 200,
+) -> float:
     """Root mean square error of the gradient, relative to its length."""
     case, points = cached_table(name)
-    here = summit(case, points, replicates, temperature)
-    gradient, _ = estimates(case, points, here, proposal, count, seed=count)
-    exact = points.gradient(temperature)
+    gradient, _, _ = estimates(case, points, replicates, temperature, proposal, count, seed=count)
+    exact = points.gradient(absolute(points, temperature))
     return float((gradient - exact).square().sum(1).mean().sqrt() / exact.norm())
+
+
+def temperature_error(name: str, proposal: Proposal, count: int, factor: float, replicates: int = 200) -> float:
+    """Root mean square error of a relative λ, relative to that with all points enumerated."""
+    case, points = cached_table(name)
+    relative = dro.RelativeTemperature(factor)
+    _, _, heat = estimates(case, points, replicates, relative, proposal, count, seed=count)
+    return float((heat / absolute(points, relative) - 1).square().mean().sqrt())
 
 
 SIZES = (16, 64, 256, 1024)
@@ -272,6 +302,26 @@ def test_sampled_gradient_converges(name: str, proposal: Proposal) -> None:
     assert many / few == pytest.approx(0.5, abs=0.13)
 
 
+RELATIVE = ["two-stage", "SOC-II", "cardinality", "integers", "portfolio"]
+"""Problems for the estimates at a relative temperature."""
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+@pytest.mark.parametrize("name", RELATIVE)
+@pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
+def test_sampled_temperature_converges_to_the_enumerated_one(name: str, proposal: Proposal, factor: float) -> None:
+    few, many = (temperature_error(name, proposal, size, factor) for size in (256, 4096))
+    assert many / few == pytest.approx(0.25, abs=0.065)
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+@pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
+def test_sampled_gradient_converges_at_a_relative_temperature(name: str, proposal: Proposal) -> None:
+    relative = dro.RelativeTemperature(0.5)
+    few, many = (error(name, proposal, size, relative) for size in (256, 4096))
+    assert many / few == pytest.approx(0.25, abs=0.065)
+
+
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
 def test_sampled_gradient_converges_where_few_points_are_feasible(proposal: Proposal) -> None:
     case, _ = cached_table("assignment")
@@ -282,25 +332,27 @@ def test_sampled_gradient_converges_where_few_points_are_feasible(proposal: Prop
 
 def test_effective_sample_size_tells_the_better_proposal() -> None:
     case, points = cached_table("portfolio")
-    here = summit(case, points, 50, 10.0)
-    ours, theirs = (estimates(case, points, here, p, 64, 0)[1].mean() for p in PROPOSALS)
+    ours, theirs = (estimates(case, points, 50, 10.0, p, 64, 0)[1].mean() for p in PROPOSALS)
     assert 60 < float(ours) < 67.5
     assert float(theirs) < 0.5 * float(ours)
 
 
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("count", [3, 16])
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
 @pytest.mark.parametrize("name", ["cardinality", "portfolio"])
-def test_the_layer_is_that_estimator(name: str, proposal: Proposal, count: int) -> None:
+def test_the_layer_is_that_estimator(name: str, proposal: Proposal, count: int, relative: bool) -> None:
     case, points = cached_table(name)
-    layer = dro.DROLayer(case.problem, samples=count, temperature=case.temperature, proposal=proposal, seed=9)
+    temperature = dro.RelativeTemperature(0.7) if relative else case.temperature
+    layer = dro.DROLayer(case.problem, samples=count, temperature=temperature, proposal=proposal, seed=9)
     theta = case.theta[:1].clone().requires_grad_()
     decision = layer(theta)
     assert decision.oracle is not None
     (gradient,) = torch.autograd.grad(decision.expected(lambda x: case.problem.loss(x, case.y[:1])).sum(), theta)
-    expected, size = estimates(case, points, summit(case, points, 1, case.temperature), proposal, count, seed=9)
+    expected, size, heat = estimates(case, points, 1, temperature, proposal, count, seed=9)
     assert relative_error(gradient, expected) < 1e-4
-    assert float(decision.effective_sample_size[0]) == pytest.approx(float(size[0]), rel=1e-6)
+    assert float(decision.effective_sample_size[0]) == pytest.approx(float(size[0]), rel=1e-5 if relative else 1e-6)
+    assert float(decision.temperature[0]) == pytest.approx(float(heat[0]), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["cardinality", "assignment", "knapsack"])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
-from drolayers.surrogate import Draws, Energy, Summit
+from drolayers.surrogate import Draws, Energy, ProposalInput
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class PublishedEnergy:
 
     inner: Energy = field(default_factory=Energy)
 
-    def sample(self, summit: Summit, count: int, rng: np.random.Generator) -> Draws:
+    def sample(self, inputs: ProposalInput, count: int, rng: np.random.Generator) -> Draws:
         """Draw as the right proposal does."""
-        draws = self.inner.sample(summit, count, rng)
-        return Draws(draws.points, self.log_prob(summit, draws.points, count), draws.valid)
+        draws = self.inner.sample(inputs, count, rng)
+        return Draws(draws.points, self.log_intensity(inputs, draws.points, count), draws.valid)
 
-    def log_prob(
-        self, summit: Summit, points: Float[Tensor, "batch slot integer"], count: int
-    ) -> Float[Tensor, "batch slot"]:
+    def log_intensity(
+        self, inputs: ProposalInput, points: Float[Tensor, "batch draw integer"], count: int
+    ) -> Float[Tensor, "batch draw"]:
         """Right inside, uniform over the whole box outside."""
-        right = self.inner.log_prob(summit, points, count)
-        return torch.where(summit.is_best(points), right, torch.full_like(right, -summit.log_size))
+        right = self.inner.log_intensity(inputs, points, count)
+        return torch.where(inputs.is_best(points), right, torch.full_like(right, -inputs.log_box_size))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import cvxpy as cp
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from drolayers.ambiguity.nominal import Pair
@@ -41,13 +41,13 @@ from drolayers.status import (
 from drolayers.surrogate.energy import (
     RelativeTemperature,
     Temperature,
-    absolute_temperature,
     check_temperature,
+    compute_temperature,
     effective_sample_size,
     energy_probabilities,
 )
-from drolayers.surrogate.proposal import Draws, Proposal, Stratified, Summit
-from drolayers.surrogate.slots import Slots
+from drolayers.surrogate.proposal import Draws, Proposal, ProposalInput, Stratified
+from drolayers.surrogate.solved_candidates import SolvedCandidates
 
 CALLER = 5
 """Frames from ``forward`` to the code that calls a layer: two of ours and two of ``torch.nn.Module``."""
@@ -68,6 +68,9 @@ class Decision(Numbered, Statuses):
             where a slot holds none; those of an item that is not ``ok`` repeat the decision of one that is.
         objective: worst-case expected cost at each candidate; NaN where not ``ok``.
         probabilities: of the candidates; zero where a slot holds none, and where not ``ok``.
+        temperature: the λ of ``probabilities``, one per item, in float64 and without a graph; 1 without integer
+            variables, where no probability depends on it. A layer with ``temperature=decision.temperature`` and the
+            same draws returns the same values and gradients.
         oracle: how the integer points were found; None where there are none, or where all were solved.
         known: the known data that it was taken with, by parameter, ``(batch, *shape)``.
     """
@@ -78,6 +81,7 @@ class Decision(Numbered, Statuses):
     candidates: dict[cp.Variable, Tensor]
     objective: Float[Tensor, "batch candidate"]
     probabilities: Float[Tensor, "batch candidate"]
+    temperature: Float[Tensor, "batch"]
     oracle: Candidates | None = None
     known: dict[cp.Parameter, Tensor] = field(default_factory=dict)
     _derivative: Callable[[], Int[Tensor, "batch candidate"]] | None = None
@@ -211,8 +215,9 @@ class DROLayer(nn.Module):
         candidates: T, the number of best integer points asked of the oracle.
         samples: S, the number of points drawn by the proposal; 0 takes the T best alone, "all" enumerates every integer
             point.
-        temperature: λ; a number is absolute, as in the paper, ``dro.RelativeTemperature`` (the default) is relative to
-            the spread of the candidates' objectives. May be changed between steps.
+        temperature: λ; a number is absolute, as in the paper, ``dro.RelativeTemperature`` (the default) is a multiple
+            of the mean gap of the objectives, a tensor ``(batch,)`` is absolute for each item. No gradient flows
+            through λ. May be changed between steps.
         gradient: "exact", "smoothed" (where the solution map is flat), or a ``Smoothed(level)``.
         oracle: who finds integer points, by name or as an object.
         engine: who solves cone programs, by name or as an object; an ``Engine`` brings its own ``gradient``.
@@ -250,8 +255,8 @@ class DROLayer(nn.Module):
                 f"DROLayer needs whole numbers candidates >= 1 and samples >= 0 or 'all', "
                 f"not {candidates!r} and {samples!r}."
             )
-        if proposal is not None and not (hasattr(proposal, "sample") and hasattr(proposal, "log_prob")):
-            raise ModelError(f"A proposal needs sample and log_prob; {proposal!r} has not.")
+        if proposal is not None and not (hasattr(proposal, "sample") and hasattr(proposal, "log_intensity")):
+            raise ModelError(f"A proposal needs the methods sample and log_intensity, but {proposal!r} lacks them.")
         if isinstance(engine, Engine) and gradient != "exact":
             raise ModelError("An Engine brings its own gradient: set it there, not on the layer.")
         self.problem, self.candidates, self.samples = problem, int(candidates), samples
@@ -295,7 +300,7 @@ class DROLayer(nn.Module):
 
     @property
     def temperature(self) -> Temperature:
-        """λ, absolute or relative."""
+        """λ as set: relative, absolute, or absolute for each item; ``decision.temperature`` is the λ of a call."""
         return self._temperature
 
     @temperature.setter
@@ -343,6 +348,7 @@ class DROLayer(nn.Module):
             solution.primal[:, None],
             solution.objective[:, None],
             solution.ok[:, None].to(dtype),
+            torch.ones_like(solution.objective, requires_grad=False),
             solution.primal,
             solution.objective,
             solution.status,
@@ -352,35 +358,49 @@ class DROLayer(nn.Module):
         )
 
     def _mixed_integer(self, theta: Theta, nominal: Pair | None, known: Known | None) -> Decision:
-        """The T best points, draws around them, and their energies."""
+        """Solve every candidate and weight it by its energy: Σ_s softmax(-f/λ - log q)_s l(x_s) is the surrogate."""
         problem, program = self.problem, self.problem.program
         points = self._every_point() if self.training else None
         given = problem.given(theta, nominal, known)
         flat, values = given.theta, program.values(given.features)
         if points is not None:
-            slots = Slots.all(program, values, points, self.engine)
-            found, log_prob = None, torch.zeros_like(slots.objective)
+            oracle = None
+            solved = SolvedCandidates.enumerate_points(program, values, points, self.engine)
+            log_intensity = torch.zeros_like(solved.objective)
         else:
-            found, draws = self._sample(values.detach())
-            slots = Slots.around(program, values, found, draws, self.engine)
-            log_prob = draws.log_prob
-        status = problem.diagnosis.of_integer(slots.outcome, slots.best, slots.value, given, self.oracle)
-        temperature = absolute_temperature(self._temperature, slots.objective, slots.valid)
-        # Where nothing was solved the loss still hangs on θ, with a derivative of zero.
-        objective = slots.objective + (0.0 * flat.double()).sum(1, keepdim=True)
-        probabilities = energy_probabilities(objective, log_prob, slots.valid, temperature)
+            oracle, draws = self._sample(values.detach())
+            solved = SolvedCandidates.solve_draws(program, values, oracle, draws, self.engine)
+            log_intensity = draws.log_intensity
+        status = problem.diagnosis.of_integer(solved.outcome, solved.best, solved.value, given, self.oracle)
+        temperature = self._compute_temperature(solved.objective, solved.value, log_intensity, solved.valid)
+        # Where nothing was solved the loss still depends on θ, with a derivative of zero.
+        objective = solved.objective + (0.0 * flat.double()).sum(1, keepdim=True)
+        probabilities = energy_probabilities(objective, log_intensity, solved.valid, temperature)
         return self._decision(
-            slots.primal,
-            slots.objective,
+            solved.primal,
+            solved.objective,
             probabilities,
-            slots.best,
-            slots.value,
+            temperature,
+            solved.best,
+            solved.value,
             status,
             flat.dtype,
-            found,
-            slots.derivative,
-            slots.value_derivative,
+            oracle,
+            solved.derivative,
+            solved.value_derivative,
         )
+
+    def _compute_temperature(
+        self,
+        objective: Float[Tensor, "batch candidate"],
+        optimum: Float[Tensor, "batch"],
+        log_intensity: Float[Tensor, "batch candidate"] | None,
+        valid: Bool[Tensor, "batch candidate"],
+    ) -> Float[Tensor, "batch"]:
+        """Compute the λ of this call; ``log_intensity=None`` weights all valid candidates alike."""
+        if log_intensity is None:
+            log_intensity = torch.zeros_like(objective)
+        return compute_temperature(self._temperature, objective, optimum, log_intensity, valid)
 
     def _every_point(self) -> Float[Tensor, "point integer"] | None:
         """All feasible integer points, where they are few or were asked for, and there are any."""
@@ -392,24 +412,25 @@ class DROLayer(nn.Module):
 
     @torch.no_grad()
     def _sample(self, values: Values) -> tuple[Candidates, Draws]:
-        """The oracle's best points and draws around them, if any; without training, the optimum alone."""
+        """Find the T best points and draw S others; in evaluation mode, find the optimum alone."""
         program = self.problem.program
         assert self.oracle is not None
-        found = self.oracle.best(program, values, self.candidates if self.training else 1)
+        best = self.oracle.best(program, values, self.candidates if self.training else 1)
         count = 0 if self.samples == "all" else int(self.samples)
         if not self.training or not count:
-            return found, Draws(found.points, torch.zeros_like(found.objective), found.valid)
+            return best, Draws(best.points, torch.zeros_like(best.objective), best.valid)
         lower, upper = program.integer_bounds
-        temperature = absolute_temperature(self._temperature, found.objective, found.valid)
-        summit = Summit(found.points, found.objective, found.valid, lower, upper, temperature)
+        temperature = self._compute_temperature(best.objective, best.objective[:, 0], None, best.valid)
+        inputs = ProposalInput(best.points, best.objective, best.valid, lower, upper, temperature)
         rng = self._rng or np.random.default_rng(int(torch.randint(2**62, ())))
-        return found, self.proposal.sample(summit, count, rng)
+        return best, self.proposal.sample(inputs, count, rng)
 
     def _decision(
         self,
         candidates: Float[Tensor, "batch candidate column"],
         objective: Float[Tensor, "batch candidate"],
         probabilities: Float[Tensor, "batch candidate"],
+        temperature: Float[Tensor, "batch"],
         best: Float[Tensor, "batch column"],
         value: Float[Tensor, "batch"],
         status: Int[Tensor, "batch"],
@@ -435,6 +456,7 @@ class DROLayer(nn.Module):
             problem.decision(finite),
             objective.masked_fill(~ok[:, None], torch.nan).to(dtype),
             probabilities,
+            temperature,
             oracle,
             _derivative=derivative,
             _value_derivative=value_derivative,
@@ -442,14 +464,14 @@ class DROLayer(nn.Module):
         )
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Temperature and the state of the draws, as plain numbers and text."""
+        """Return temperature and the state of the draws, as plain numbers, tensors and text."""
         relative = isinstance(self._temperature, RelativeTemperature)
-        number = self._temperature.factor if isinstance(self._temperature, RelativeTemperature) else self._temperature
+        value = self._temperature.factor if isinstance(self._temperature, RelativeTemperature) else self._temperature
         rng = None if self._rng is None else json.dumps(self._rng.bit_generator.state)
-        return {"relative": relative, "temperature": float(number), "rng": rng}
+        return {"relative": relative, "temperature": value if isinstance(value, Tensor) else float(value), "rng": rng}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_extra_state` told."""
+        """Restore a state of :meth:`get_extra_state`."""
         self._temperature = RelativeTemperature(state["temperature"]) if state["relative"] else state["temperature"]
         self._rng = None if state["rng"] is None else np.random.default_rng()
         if self._rng is not None:

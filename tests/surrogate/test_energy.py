@@ -11,11 +11,17 @@ from torch import Tensor
 import drolayers as dro
 from drolayers.errors import ModelError
 from drolayers.surrogate import RelativeTemperature, effective_sample_size, energy_probabilities
-from drolayers.surrogate.energy import absolute_temperature, check_temperature
+from drolayers.surrogate.energy import Temperature, check_temperature, compute_temperature
 
 F = torch.tensor([[3.0, 3.5, 5.0, 4.0], [-1.0, 2.0, 0.0, 7.0]], dtype=torch.float64)
 ALL = torch.ones_like(F, dtype=torch.bool)
 NONE = torch.zeros_like(F)
+
+
+def enumerated(temperature: Temperature, f: Tensor, valid: Tensor) -> Tensor:
+    """λ with all points enumerated."""
+    lowest = f.masked_fill(~valid, torch.inf).amin(1)
+    return compute_temperature(temperature, f, lowest, torch.zeros_like(f), valid)
 
 
 def temperature(value: float) -> Tensor:
@@ -83,8 +89,8 @@ def test_extreme_temperatures_stay_finite() -> None:
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e2])
 def test_relative_temperature_knows_no_scale(scale: float) -> None:
     relative = RelativeTemperature(0.7)
-    unit = absolute_temperature(relative, F, ALL)
-    torch.testing.assert_close(absolute_temperature(relative, scale * F, ALL), scale * unit, rtol=1e-12, atol=0)
+    unit = enumerated(relative, F, ALL)
+    torch.testing.assert_close(enumerated(relative, scale * F, ALL), scale * unit, rtol=1e-12, atol=0)
     p = energy_probabilities(scale * F, NONE, ALL, scale * unit)
     torch.testing.assert_close(p, energy_probabilities(F, NONE, ALL, unit), rtol=1e-12, atol=0)
 
@@ -93,18 +99,58 @@ def test_relative_temperature_is_the_mean_distance_from_the_best() -> None:
     valid = ALL.clone()
     valid[0, 2] = False
     expected = torch.tensor([(0.0 + 0.5 + 1.0) / 3, (0.0 + 3.0 + 1.0 + 8.0) / 4], dtype=torch.float64)
-    torch.testing.assert_close(absolute_temperature(RelativeTemperature(2.0), F, valid), 2.0 * expected)
+    torch.testing.assert_close(enumerated(RelativeTemperature(2.0), F, valid), 2.0 * expected)
+
+
+@pytest.mark.parametrize("multiplicity", [[1, 1, 1, 1], [5, 1, 2, 1], [1, 3, 1, 7]])
+def test_relative_temperature_is_the_same_for_every_intensity(multiplicity: list[int]) -> None:
+    """A point that stands m times in the sample, with intensity proportional to m, counts once."""
+    repeats = torch.tensor(multiplicity)
+    sample = F.repeat_interleave(repeats, 1)
+    log_intensity = (3.7 * repeats.double()).log().repeat_interleave(repeats).expand_as(sample)
+    sampled = compute_temperature(
+        RelativeTemperature(2.0), sample, F.amin(1), log_intensity, torch.ones_like(sample, dtype=torch.bool)
+    )
+    torch.testing.assert_close(sampled, enumerated(RelativeTemperature(2.0), F, ALL), rtol=1e-14, atol=0)
+
+
+def test_relative_temperature_measures_gaps_from_the_optimum_even_if_it_was_not_drawn() -> None:
+    drawn = ALL.clone()
+    drawn[0, 0] = False
+    sampled = compute_temperature(RelativeTemperature(), F, F.amin(1), NONE, drawn)
+    assert sampled[0].item() == pytest.approx((0.5 + 2.0 + 1.0) / 3, rel=1e-14)
+
+
+def test_temperatures_are_constants() -> None:
+    f = F.clone().requires_grad_()
+    own = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    for value in (RelativeTemperature(), 3.0, own):
+        assert not compute_temperature(check_temperature(value), f, f.amin(1), NONE, ALL).requires_grad
+
+
+def test_an_item_without_points_has_a_positive_temperature() -> None:
+    f, valid = F.clone(), ALL.clone()
+    f[1], valid[1] = torch.inf, False
+    heat = compute_temperature(RelativeTemperature(), f, f.amin(1), NONE, valid)
+    assert bool((heat > 0).all())
+    assert bool(heat.isfinite().all())
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 0.0], [1.0, float("nan")], [[1.0, 1.0]]])
+def test_temperatures_of_items_are_checked(wrong: list) -> None:
+    with pytest.raises(ModelError, match=r"shape \(batch,\) and positive"):
+        check_temperature(torch.tensor(wrong))
 
 
 def test_equal_objectives_are_equally_likely() -> None:
     for level in (0.0, -3.0, 1e5):
         f = torch.full_like(F, level)
-        p = energy_probabilities(f, NONE, ALL, absolute_temperature(RelativeTemperature(), f, ALL))
+        p = energy_probabilities(f, NONE, ALL, enumerated(RelativeTemperature(), f, ALL))
         torch.testing.assert_close(p, torch.full_like(p, 0.25))
 
 
 def test_absolute_temperature_is_taken_as_it_is() -> None:
-    assert absolute_temperature(10.0, F, ALL).tolist() == [10.0, 10.0]
+    assert enumerated(10.0, F, ALL).tolist() == [10.0, 10.0]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan")])

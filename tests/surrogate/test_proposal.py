@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from drolayers.errors import ModelError
-from drolayers.surrogate import Draws, Energy, Proposal, Stratified, Summit
+from drolayers.surrogate import Draws, Energy, Proposal, ProposalInput, Stratified
 
 PROPOSALS: list[Proposal] = [Stratified(), Energy(), Energy(ratio=0.9, cap=2.0)]
 
 
-def summit(batch: int = 2, temperature: float = 0.5) -> Summit:
+def proposal_input(batch: int = 2, temperature: float = 0.5) -> ProposalInput:
     """Three best points in a box of 3·2·4 = 24, the last slot of the second item empty."""
     points = torch.tensor([[[0, 1, 2], [1, 0, 0], [-1, 1, 3]], [[1, 1, 1], [0, 0, 0], [0, 0, 0]]], dtype=torch.float64)
     objective = torch.tensor([[1.0, 1.2, 1.9], [-3.0, -2.5, torch.inf]], dtype=torch.float64)
@@ -24,7 +24,7 @@ def summit(batch: int = 2, temperature: float = 0.5) -> Summit:
     lower, upper = torch.tensor([-1.0, 0, 0], dtype=torch.float64), torch.tensor([1.0, 1, 3], dtype=torch.float64)
     pick = torch.arange(2).repeat(batch // 2)
     heat = torch.full((batch,), temperature, dtype=torch.float64)
-    return Summit(points[pick], objective[pick], valid[pick], lower, upper, heat)
+    return ProposalInput(points[pick], objective[pick], valid[pick], lower, upper, heat)
 
 
 def box(batch: int = 2) -> Tensor:
@@ -41,26 +41,26 @@ def counts(draws: Draws, points: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("proposal", [Energy(), Energy(ratio=0.9, cap=2.0), Energy(ratio=1e-3)], ids=repr)
 def test_energy_is_a_distribution_over_the_box(proposal: Energy) -> None:
-    total = proposal.log_prob(summit(), box(), 5).exp().sum(1)
+    total = proposal.log_intensity(proposal_input(), box(), 5).exp().sum(1)
     torch.testing.assert_close(total, torch.ones(2, dtype=torch.float64), rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("count", [1, 5, 64])
 def test_stratified_intensities_count_the_best_and_the_draws(count: int) -> None:
-    intensity = Stratified().log_prob(summit(), box(), count).exp()
+    intensity = Stratified().log_intensity(proposal_input(), box(), count).exp()
     torch.testing.assert_close(intensity.sum(1), torch.tensor([3.0, 2.0], dtype=torch.float64) + count)
-    best = summit().is_best(box())
+    best = proposal_input().is_best(box())
     assert bool((intensity[best] == 1).all())
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
 def test_intensities_match_frequencies(proposal: Proposal) -> None:
     drawn, batch = 40, 4000
-    here = summit(batch)
+    here = proposal_input(batch)
     found = counts(proposal.sample(here, drawn, np.random.default_rng(0)), box(batch))
     scale = drawn if isinstance(proposal, Energy) else 1
     for item in (0, 1):
-        expected = scale * proposal.log_prob(summit(), box(), drawn)[item].exp()
+        expected = scale * proposal.log_intensity(proposal_input(), box(), drawn)[item].exp()
         mean = found[item::2].double().mean(0)
         error = (expected / (batch // 2)).sqrt()
         assert bool(((mean - expected).abs() <= 5 * error).all())
@@ -68,17 +68,19 @@ def test_intensities_match_frequencies(proposal: Proposal) -> None:
 
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
 def test_draws_carry_their_own_intensity(proposal: Proposal) -> None:
-    draws = proposal.sample(summit(), 30, np.random.default_rng(1))
-    torch.testing.assert_close(draws.log_prob, proposal.log_prob(summit(), draws.points, 30), rtol=0, atol=0)
-    again = proposal.sample(summit(), 30, np.random.default_rng(1))
+    draws = proposal.sample(proposal_input(), 30, np.random.default_rng(1))
+    torch.testing.assert_close(
+        draws.log_intensity, proposal.log_intensity(proposal_input(), draws.points, 30), rtol=0, atol=0
+    )
+    again = proposal.sample(proposal_input(), 30, np.random.default_rng(1))
     assert torch.equal(draws.points, again.points)
 
 
 def test_stratified_has_the_best_and_never_draws_them_again() -> None:
-    draws = Stratified().sample(summit(), 200, np.random.default_rng(2))
-    assert torch.equal(draws.points[:, :3], summit().points)
-    assert torch.equal(draws.valid[:, :3], summit().valid)
-    assert not bool(summit().is_best(draws.points[:, 3:]).any())
+    draws = Stratified().sample(proposal_input(), 200, np.random.default_rng(2))
+    assert torch.equal(draws.points[:, :3], proposal_input().points)
+    assert torch.equal(draws.valid[:, :3], proposal_input().valid)
+    assert not bool(proposal_input().is_best(draws.points[:, 3:]).any())
 
 
 def test_constant_is_half_the_last_energy_under_a_cap() -> None:
@@ -88,10 +90,10 @@ def test_constant_is_half_the_last_energy_under_a_cap() -> None:
     assert capped < 0.5 * float(energy[2])
     for proposal, constant in ((Energy(), capped), (Energy(cap=100.0), 0.5 * float(energy[2]))):
         total = inside + outside * constant
-        log_prob = proposal.log_prob(summit(), box(), 7)[0]
-        best = summit().is_best(box())[0]
-        torch.testing.assert_close(log_prob[~best].exp(), torch.full((21,), constant / total, dtype=torch.float64))
-        torch.testing.assert_close(log_prob[best].exp().sort().values, (energy / total).sort().values)
+        log_intensity = proposal.log_intensity(proposal_input(), box(), 7)[0]
+        best = proposal_input().is_best(box())[0]
+        torch.testing.assert_close(log_intensity[~best].exp(), torch.full((21,), constant / total, dtype=torch.float64))
+        torch.testing.assert_close(log_intensity[best].exp().sort().values, (energy / total).sort().values)
 
 
 def exact_logarithms(binaries: int, count: int) -> tuple[float, float, float]:
@@ -111,24 +113,24 @@ def test_boxes_beyond_two_to_the_sixty(binaries: int) -> None:
     points = torch.as_tensor(rng.integers(0, 2, (1, 3, binaries))).double()
     ends = torch.zeros(binaries, dtype=torch.float64), torch.ones(binaries, dtype=torch.float64)
     objective, two = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
-    here = Summit(points, objective, torch.ones(1, 3, dtype=torch.bool), *ends, two)
+    here = ProposalInput(points, objective, torch.ones(1, 3, dtype=torch.bool), *ends, two)
     other = torch.as_tensor(rng.integers(0, 2, (1, 1, binaries))).double()
     stratified, best, outside = exact_logarithms(binaries, 8)
-    log_prob = Stratified().log_prob(here, torch.cat([points[:, :1], other], 1), 8)[0]
-    assert log_prob[0] == 0
-    assert float(log_prob[1]) == pytest.approx(stratified, rel=1e-14)
-    log_prob = Energy().log_prob(here, torch.cat([points[:, :1], other], 1), 8)[0]
-    assert log_prob.tolist() == pytest.approx([best, outside], rel=1e-13)
+    log_intensity = Stratified().log_intensity(here, torch.cat([points[:, :1], other], 1), 8)[0]
+    assert log_intensity[0] == 0
+    assert float(log_intensity[1]) == pytest.approx(stratified, rel=1e-14)
+    log_intensity = Energy().log_intensity(here, torch.cat([points[:, :1], other], 1), 8)[0]
+    assert log_intensity.tolist() == pytest.approx([best, outside], rel=1e-13)
     for proposal in PROPOSALS:
         draws = proposal.sample(here, 16, rng)
-        assert bool(draws.log_prob.isfinite().all())
+        assert bool(draws.log_intensity.isfinite().all())
         assert bool(((draws.points == 0) | (draws.points == 1)).all())
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
 def test_an_item_without_points_draws_nothing_and_holds_no_nan(proposal: Proposal) -> None:
-    here = summit()
-    none = Summit(
+    here = proposal_input()
+    none = ProposalInput(
         here.points,
         here.objective.index_fill(0, torch.tensor([1]), torch.inf),
         here.valid & torch.tensor([[True], [False]]),
@@ -139,18 +141,20 @@ def test_an_item_without_points_draws_nothing_and_holds_no_nan(proposal: Proposa
     draws = proposal.sample(none, 6, np.random.default_rng(4))
     assert not bool(draws.valid[1].any())
     assert bool(draws.valid[0].any())
-    assert bool(draws.log_prob[0].isfinite().all())
-    assert not bool(draws.log_prob.isnan().any())
+    assert bool(draws.log_intensity[0].isfinite().all())
+    assert not bool(draws.log_intensity.isnan().any())
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS, ids=repr)
 def test_a_box_whose_points_are_all_among_the_best(proposal: Proposal) -> None:
     points = torch.tensor([[[0.0], [1.0]]], dtype=torch.float64)
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    here = Summit(points, torch.tensor([[0.0, 1.0]]).double(), torch.ones(1, 2, dtype=torch.bool), zero, one, one)
+    here = ProposalInput(
+        points, torch.tensor([[0.0, 1.0]]).double(), torch.ones(1, 2, dtype=torch.bool), zero, one, one
+    )
     draws = proposal.sample(here, 5, np.random.default_rng(5))
     assert bool(here.is_best(draws.points)[draws.valid].all())
-    intensity = proposal.log_prob(here, points, 5).exp()
+    intensity = proposal.log_intensity(here, points, 5).exp()
     expected = torch.softmax(torch.tensor([[0.0, -1.0]]).double(), 1)
     torch.testing.assert_close(intensity, expected if isinstance(proposal, Energy) else torch.ones_like(expected))
 

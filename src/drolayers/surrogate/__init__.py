@@ -1,15 +1,15 @@
-"""The energy-based surrogate of an integer decision, and how its points are drawn."""
+"""The energy-based surrogate of an integer decision, and the proposals that draw its points."""
 
 from drolayers.surrogate.energy import RelativeTemperature, effective_sample_size, energy_probabilities
-from drolayers.surrogate.proposal import Draws, Energy, Proposal, Stratified, Summit
+from drolayers.surrogate.proposal import Draws, Energy, Proposal, ProposalInput, Stratified
 
 __all__ = [
     "Draws",
     "Energy",
     "Proposal",
+    "ProposalInput",
     "RelativeTemperature",
     "Stratified",
-    "Summit",
     "effective_sample_size",
     "energy_probabilities",
 ]

@@ -8,52 +8,52 @@ import torch
 
 from drolayers import Energy
 from drolayers.nominal import KNN
-from drolayers.surrogate import Summit
+from drolayers.surrogate import ProposalInput
 from research.experiments.protocols import PROTOCOLS
 from research.experiments.published import Pretraining, PublishedEnergy, PublishedModel, pretrained
 from research.problems import Newsvendor, Portfolio, PortfolioData
 
 
-def summit(binaries: int = 8, best: int = 3) -> Summit:
+def proposal_input(binaries: int = 8, best: int = 3) -> ProposalInput:
     """The best points of a box with nearly equal energies, as at a temperature of ten."""
     points = torch.zeros(2, best, binaries, dtype=torch.float64)
     points[:, 1, 0] = points[:, 2, 1] = 1.0
     objective = torch.tensor([[0.0, 0.01, 0.02], [0.0, 1.0, 2.0]], dtype=torch.float64)
     zero = torch.zeros(binaries, dtype=torch.float64)
     temperature = torch.full((2,), 10.0, dtype=torch.float64)
-    return Summit(points, objective, torch.ones(2, best, dtype=torch.bool), zero, zero + 1, temperature)
+    return ProposalInput(points, objective, torch.ones(2, best, dtype=torch.bool), zero, zero + 1, temperature)
 
 
 def test_published_weights_leave_out_the_outside_mass() -> None:
     """Inside both agree; outside, the published intensity is the right one without its outside mass p."""
-    at, right = summit(), Energy(ratio=0.5, cap=0.2)
+    at, right = proposal_input(), Energy(ratio=0.5, cap=0.2)
     outside = torch.ones(2, 1, 8, dtype=torch.float64)
     published = PublishedEnergy(right)
-    assert torch.equal(published.log_prob(at, at.points, 4), right.log_prob(at, at.points, 4))
+    assert torch.equal(published.log_intensity(at, at.points, 4), right.log_intensity(at, at.points, 4))
     # Capped: the outside mass is 0.2 of the inside mass, shared by all but three of 256 points.
     p = 0.2 / 1.2
-    assert right.log_prob(at, outside, 4)[:, 0].tolist() == pytest.approx([math.log(p / 253)] * 2)
-    assert published.log_prob(at, outside, 4)[:, 0].tolist() == pytest.approx([math.log(1 / 256)] * 2)
+    assert right.log_intensity(at, outside, 4)[:, 0].tolist() == pytest.approx([math.log(p / 253)] * 2)
+    assert published.log_intensity(at, outside, 4)[:, 0].tolist() == pytest.approx([math.log(1 / 256)] * 2)
 
 
 def test_published_draws_are_the_right_ones() -> None:
-    at = summit()
+    at = proposal_input()
     right = Energy().sample(at, 50, np.random.default_rng(3))
     published = PublishedEnergy().sample(at, 50, np.random.default_rng(3))
     assert torch.equal(right.points, published.points)
     assert torch.equal(right.valid, published.valid)
     inside = at.is_best(right.points)
     assert 0 < int((~inside).sum()) < inside.numel()
-    assert torch.equal(inside, (right.log_prob - published.log_prob).abs() < 1e-12)
+    assert torch.equal(inside, (right.log_intensity - published.log_intensity).abs() < 1e-12)
 
 
 def test_right_weights_are_unbiased_and_published_ones_are_not() -> None:
     """The mean of 1/q over draws counts the points of the box, if q is what was drawn with."""
-    at, count = summit(), 20000
+    at, count = proposal_input(), 20000
     ratios = {}
     for name, proposal in (("right", Energy()), ("published", PublishedEnergy())):
         draws = proposal.sample(at, count, np.random.default_rng(0))
-        ratios[name] = float((-draws.log_prob[0]).exp().mean()) / 256
+        ratios[name] = float((-draws.log_intensity[0]).exp().mean()) / 256
     assert ratios["right"] == pytest.approx(1.0, rel=0.05)
     assert ratios["published"] == pytest.approx(3 / 256 + 0.2 / 1.2, rel=0.05)
 
