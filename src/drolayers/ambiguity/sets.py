@@ -141,7 +141,12 @@ class Sets(Theta):
     def ensure_nonempty(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
     ) -> Float[Tensor, "batch theta"]:
-        """θ of sets that are not empty: every member by itself holds its witness."""
+        """θ of sets that are not empty: every member by itself holds its witness.
+
+        Raises:
+            ShapeError: θ holds NaN or infinity.
+        """
+        theta = self.flat(theta)
         pairs = zip(self.members, self.parts(theta), strict=True)
         parts = [other.ensure_nonempty(part, nominal, known) if other.size else part for other, part in pairs]
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]

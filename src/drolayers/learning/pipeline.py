@@ -83,10 +83,26 @@ class Pipeline(nn.Module):
             return self.nominal(z, exclude=self._exclude[rows] if len(self._exclude) else rows)
         return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
-    def theta(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Tensor:
-        """θ, projected and scaled; known data, as a table, are looked at where sets depend on them."""
-        told = known if self.layer.problem.sets.known else None
-        return self._sized(self._projected(self.model(z), self.around(z, rows), told))
+    def theta(
+        self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None, *, nonempty: bool = True
+    ) -> Tensor:
+        """Predict θ, projected and scaled, of sets that hold their witness.
+
+        Args:
+            z: contexts.
+            rows: their rows in the training.
+            known: their known data as a table, where sets depend on them.
+            nonempty: whether sets are made to hold their witness. Scores for a scale of the sets are taken without:
+                a scaled set that holds an outcome then still does so once it holds its witness.
+        """
+        needed = known if self.layer.problem.sets.known else None
+        nominal = self.around(z, rows)
+        theta = self._sized(self._projected(self.model(z), nominal, needed))
+        return self._nonempty(theta, nominal, needed) if nonempty else theta
+
+    def _nonempty(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
+        """Let every predicted set hold its witness, whatever model, projection and scale θ comes from."""
+        return self.layer.problem.sets.ensure_nonempty(theta, nominal, self._values(known))
 
     def _sized(self, theta: Tensor) -> Tensor:
         return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
@@ -116,7 +132,7 @@ class Pipeline(nn.Module):
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
-        theta = (resize or self._sized)(self._projected(raw, nominal, known))
+        theta = self._nonempty((resize or self._sized)(self._projected(raw, nominal, known)), nominal, known)
         yield theta
         yield self.layer(theta, nominal, self._values(known))
 
@@ -180,6 +196,7 @@ class Pipeline(nn.Module):
         with torch.no_grad():
             nominal = self.around(z, rows)
             theta = (resize or self._sized)(self._projected(self.model(z), nominal, known))
+            theta = self._nonempty(theta, nominal, known)
         if not free:
             return 0.0
         theta.requires_grad_()
