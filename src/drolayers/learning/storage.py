@@ -25,7 +25,7 @@ from drolayers.nominal import KNN, Forest, Kernel, NominalDistribution
 from drolayers.projection import Projection
 from drolayers.surrogate.energy import RelativeTemperature
 
-FORMAT = 4
+FORMAT = 5
 KINDS: tuple[Any, ...] = (Annealed, RelativeTemperature)
 SCHEDULES = ("rate", "temperature")
 NOMINALS: dict[str, type[NominalDistribution]] = {"KNN": KNN, "Kernel": Kernel, "Forest": Forest}
