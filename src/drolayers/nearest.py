@@ -65,6 +65,13 @@ def _by_program(support: Support, points: Tensor, known: Told | None) -> Tensor:
     return points.masked_scatter(outside[:, None], moved)
 
 
+def is_curved(support: Support) -> bool:
+    """Return whether the boundary of a support may be curved."""
+    if isinstance(support, Intersection):
+        return any(is_curved(part) for part in support.parts)
+    return isinstance(support, Ellipsoid | Conic)
+
+
 def _contains_cones(support: Support) -> bool:
     """Return whether it takes programs to see that a point lies in the support."""
     if isinstance(support, Intersection):

@@ -23,8 +23,8 @@ from drolayers.amounts import Told
 from drolayers.conic import ConeProgram, default_engine
 from drolayers.conic.compile import compile_program
 from drolayers.conic.transforms import untraced
-from drolayers.nearest import PROJECTION_TOLERANCE, nearest_point
-from drolayers.support import Ellipsoid, Reals
+from drolayers.nearest import PROJECTION_TOLERANCE, is_curved, nearest_point
+from drolayers.support import Ellipsoid
 
 if TYPE_CHECKING:
     from drolayers.ambiguity.moment_set import MomentSet
@@ -125,7 +125,7 @@ class MomentWitness:
         """
         support = self.ambiguity.y.support
         point = nearest_point(support, location, known)
-        if isinstance(support, Reals) or not any(m.affine and m.sides == 2 for m in self.ambiguity.moments):
+        if not is_curved(support) or not any(m.affine and m.sides == 2 for m in self.ambiguity.moments):
             return point
         inner = nearest_point(support, middle, known)
         far = (point - location).detach().abs().amax(1, keepdim=True)
