@@ -322,6 +322,22 @@ class AmbiguitySet(Theta, ABC):
         """
 
     @abstractmethod
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """Change θ as little as it takes for every set to hold its witness, so that none is empty.
+
+        The witness is the unit mass at a support point next to the set's location; a ball has its nominal distribution,
+        moved onto the support. A θ whose set holds its witness with room is returned unchanged, with the identity as
+        gradient. Only parameters that were given, and a support without points, can leave a set empty.
+
+        Args:
+            theta: flat, finite.
+            nominal: atoms and weights; optional where the set needs none.
+            known: values of the known data that the support depends on, by parameter.
+        """
+
+    @abstractmethod
     def usage(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None, mass: Mass
     ) -> tuple[Float[Tensor, "batch bound"], Float[Tensor, "batch bound"]]:

@@ -20,10 +20,15 @@ from drolayers.ambiguity.outer import Constraints, Labels, Sign
 from drolayers.ambiguity.parameters import FLOOR, Typical
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.ambiguity.theta import columns
+from drolayers.ambiguity.witness import ROOM_REL, at_least
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
+from drolayers.nearest import nearest_point
 from drolayers.support import Layout, Reals, by_column, ellipsoid_conjugate
 from drolayers.uncertainty import Uncertain
+
+LEAST_GAMMA = 1e-10
+"""Smallest learnt bound of a predicted set: its root, 1e-5 of a standard deviation, is what solvers resolve."""
 
 GAMMA1 = 0.1
 """Where a model begins with gamma1: the mean is known to a third of a standard deviation."""
@@ -145,6 +150,48 @@ class MeanCovariance(Centred):
         grown = torch.where(away > 0, (away - reach) / reach.clamp(min=1e-2), -torch.ones_like(away))
         return torch.where(self._negative(theta), grown.clamp(min=1.0), grown)
 
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """Let the bounds allow the unit mass at the support point next to mu.
+
+        It needs gamma1 and gamma2 of at least ‖ξ‖², with mu + factor ξ that point. A mu further away than both bounds
+        (and one) allow moves towards the point; one that was given stays, and the factor grows. Learnt bounds are then
+        raised.
+        """
+        parts, room = self.values(theta), 1.0 + ROOM_REL
+        mu, factor = parts["mu"], parts["factor"]
+        witness = nearest_point(self.y.support, mu, known)
+        witness = torch.where(witness.isfinite().all(1, keepdim=True), witness, mu.detach())
+        needed = self._distance(factor, witness - mu)
+        given = {name: parts[name] / room for name in ("gamma1", "gamma2") if name in self.given}
+        learnt = [parts[name].clamp(min=1.0) for name in ("gamma1", "gamma2") if name not in self.given]
+        if "mu" in self.parameters:
+            limit = torch.stack([*given.values(), *learnt]).amin(0)
+            parts["mu"] = witness + _root_share(limit, needed)[:, None] * (mu - witness)
+            parts["mu"] = torch.where((needed > limit)[:, None], parts["mu"], mu)
+            needed = torch.minimum(needed, limit)
+        elif "factor" in self.parameters and given:
+            limit = torch.stack([*given.values()]).amin(0)
+            over, near = needed > limit, needed.isfinite() & (limit > 0)
+            size = torch.where(over & near, needed / limit.clamp(min=FLOOR), torch.ones_like(needed)).sqrt()
+            grown = factor * size[:, None, None]
+            reach = (witness - mu).norm(dim=1) / limit.clamp(min=FLOOR).sqrt()
+            whole = torch.eye(self.y.dim).to(mu) * reach[:, None, None]
+            parts["factor"] = torch.where((over & ~near & (limit > 0))[:, None, None], whole, grown)
+            needed = torch.minimum(needed, limit)
+        for name in ("gamma1", "gamma2"):
+            if name in self.parameters:
+                parts[name] = at_least(parts[name], room * needed + LEAST_GAMMA)
+        return self.pack({name: parts[name].to(theta.dtype) for name in self.parameters}) if self.size else theta
+
+    def _distance(self, factor: Tensor, away: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """Return ‖ξ‖² with factor ξ = away; zero where nothing is away, infinite where no ξ will do."""
+        still = (away == 0).all(1)
+        xi = undone(factor, away[:, None])[:, 0]
+        square = xi.square().sum(1)
+        return torch.where(still, torch.zeros_like(square), square.nan_to_num(nan=torch.inf))
+
     def _negative(self, theta: Tensor) -> Bool[Tensor, "batch"]:
         """Items of a negative bound."""
         parts = self.values(theta)
@@ -216,6 +263,14 @@ class _QuadraticTerm(Term):
             cp.bmat([[self.Q, u[:, k : k + 1]], [u[:, k : k + 1].T, t[k : k + 1]]]) >> 0 for k in range(layout.rows)
         ]
         return Contribution(leaves["mu"] @ stacked + t[:, 0], share, cones)
+
+
+def _root_share(limit: Float[Tensor, "batch"], needed: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+    """Return the share t of a deviation with t²·needed = limit; one where that is not above the limit."""
+    over = (needed > limit) & needed.isfinite() & (limit > 0)
+    one = torch.ones_like(needed)
+    root = (torch.where(over, limit, one) / torch.where(over, needed, one)).sqrt()
+    return torch.where((needed > limit) & ~over, torch.zeros_like(root), root)
 
 
 def _nothing(bound: cp.Expression) -> bool:

@@ -18,6 +18,7 @@ from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.reweighted import (
+    LEAST_RADIUS,
     OUTSIDE,
     ROOTED,
     Kind,
@@ -291,6 +292,25 @@ class Mixture(AmbiguitySet):
         if self.kind is not None:
             parts.append(-self._radius(theta)[:, 0].sign())
         return torch.stack(parts).amax(0)
+
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Around = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """Event by event, around the nominal distribution of the event; weights and radius become possible ones.
+
+        A probability that the cones of a ball cannot resolve is raised to twice :data:`RARE`.
+        """
+        found = [None] * len(self.sets) if nominal is None else self.each(nominal, theta)
+        own = self.possible_own(theta, LEAST_RADIUS)
+        if self.given is None and self.kind in ("kl", "hellinger", "chi2"):
+            weights, radius = own[:, : len(self.sets)], own[:, len(self.sets) :]
+            least = 2.0 * RARE * weights.detach().sum(1, keepdim=True)
+            own = torch.cat([torch.where((weights > 0) & (weights < least), least, weights), radius], 1)
+        parts = [own]
+        for i, part in enumerate(self.sets):
+            mine = self.theta_of(theta, i)
+            parts.append(part.ensure_nonempty(mine, found[i], known) if part.size else mine)
+        return torch.cat(parts, 1)
 
     def event_of(self, origin: Int[Tensor, "batch atom"]) -> Int[Tensor, "batch atom"]:
         """The event in which an atom of a worst-case distribution has its mass, from ``mass.origin``."""

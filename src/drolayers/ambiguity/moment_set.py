@@ -16,6 +16,7 @@ from torch import Tensor
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.image import Coordinates, Directions
 from drolayers.ambiguity.moment import Elementary, Moment
+from drolayers.ambiguity.moment_witness import MomentWitness
 from drolayers.ambiguity.moments import Variance
 from drolayers.ambiguity.nominal import Nominal, Pair
 from drolayers.ambiguity.outer import Constraints, Labels, NormPower
@@ -314,16 +315,31 @@ class MomentSet(AmbiguitySet):
     def settled(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal | None = None, known: Told | None = None
     ) -> Bool[Tensor, "batch"]:
-        """All mass at the location of some moment satisfies all bounds, with room to spare."""
+        """All mass at the location of some moment, or at a witness, satisfies all bounds with room to spare."""
         theta = theta.detach().double()
+        return self._at_locations(theta, known) | self._witness.holds(theta, nominal, known)
+
+    def _at_locations(self, theta: Float[Tensor, "batch theta"], known: Told | None) -> Bool[Tensor, "batch"]:
+        """The same for all mass at the location of some moment, however small the bounds are."""
         offsets = [v for i, m in enumerate(self.moments) for v in m.offsets(self.leaf_values(theta, i))]
         points = [v.expand(len(theta), -1) for v in offsets if v.shape[1:] == (self.y.dim,)]
         if not points:
-            return super().settled(theta)
+            return theta.new_zeros(len(theta), dtype=torch.bool)
         where = torch.stack(points, 1)
         used, bounds = self.values(theta, where), torch.cat(self.sigmas(theta), 1)[:, None]
         inside = (bounds - used >= ROOM * (bounds.abs() + used.abs())) & (bounds != 0)
         return (inside.all(2) & (self.y.support.violation(where, known) <= 0)).any(1)
+
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """Raise bounds to what the unit mass at a support point needs: see :class:`MomentWitness`."""
+        return self._witness.ensure(theta, nominal, known)
+
+    @cached_property
+    def _witness(self) -> MomentWitness:
+        """What finds witnesses."""
+        return MomentWitness(self)
 
     def emptiness(
         self, theta: Float[Tensor, "batch theta"], nominal: Pair | None, known: Told | None = None

@@ -22,9 +22,11 @@ from drolayers.ambiguity.outer import Constraints, Labels, Sign, magnitude
 from drolayers.ambiguity.parameters import Typical
 from drolayers.ambiguity.terms import Contribution, Term
 from drolayers.ambiguity.theta import columns
+from drolayers.ambiguity.witness import LEAST_REL, ROOM_REL, at_least, outcome_size
 from drolayers.amounts import Told
 from drolayers.checks import number
 from drolayers.errors import ModelError
+from drolayers.nearest import nearest_point
 from drolayers.products import times
 from drolayers.support import Layout, ellipsoid_conjugate
 from drolayers.uncertainty import Uncertain
@@ -33,6 +35,9 @@ Shape = Literal["box", "ellipsoid", "budget"]
 
 COVERED = 0.9
 """Share of a normal distribution that a typical shape holds."""
+
+GROWN_MOST = 1e3
+"""Multiple of itself to which an ellipsoid or a budget grows to meet the support; beyond, its centre moves instead."""
 
 DUST = 1e-7
 """Mass that solvers leave where there is none, with no place of its own."""
@@ -147,7 +152,12 @@ class Outcomes(Centred):
         self, theta: Float[Tensor, "batch theta"], y: Float[Tensor, "batch point dim"]
     ) -> Float[Tensor, "batch point dim"]:
         """U with y = centre + radius ∘ u, or centre + factor u; infinite where there is none."""
-        parts = self.values(theta)
+        return self._preimage(self.values(theta), y)
+
+    def _preimage(
+        self, parts: dict[str, Tensor], y: Float[Tensor, "batch point dim"]
+    ) -> Float[Tensor, "batch point dim"]:
+        """``preimage`` from all parameters by name."""
         away = y.to(parts["centre"]) - parts["centre"][:, None]
         if self.shape == "ellipsoid":
             return undone(parts["factor"], away)
@@ -187,6 +197,50 @@ class Outcomes(Centred):
         """By how much the shape must grow about its centre for it to meet the support."""
         grown = self.least(theta, known) - 1.0
         return torch.where(self._negative(theta), grown.clamp(min=1.0), grown)
+
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """Let the shape hold the support point next to its centre: a learnt size grows, else the centre moves.
+
+        An ellipsoid or a budget that would have to grow beyond :data:`GROWN_MOST` moves, too.
+        """
+        parts = self.values(theta)
+        centre, own = parts["centre"], [name for name in (*parts,) if name in self.parameters]
+        witness = nearest_point(self.y.support, centre, known)
+        witness = torch.where(witness.isfinite().all(1, keepdim=True), witness, centre.detach())
+        if "radius" in own:
+            gap = (witness - centre).abs()
+            least = LEAST_REL * outcome_size(witness, centre)[:, None]
+            parts["radius"] = at_least(parts["radius"], (1.0 + ROOM_REL) * gap + least)
+        grown = moved = centre.new_zeros(len(theta), dtype=torch.bool)
+        if self.shape != "box" or "radius" not in own:
+            needed = self.gauge(self._preimage(parts, witness[:, None]))[:, 0]
+            needed = torch.where((witness == centre).all(1), torch.zeros_like(needed), needed)
+            over = (1.0 + ROOM_REL) * needed > 1.0
+            grown = over & (needed <= GROWN_MOST) & (self.extent in own)
+            moved = over & ~grown & ("centre" in own)
+            factor = torch.where(grown, (1.0 + ROOM_REL) * needed, torch.ones_like(needed))
+            parts[self.extent] = parts[self.extent] * factor.reshape(-1, *[1] * (parts[self.extent].dim() - 1))
+            parts["centre"] = torch.where(moved[:, None], self._towards(parts, witness, needed), centre)
+            if self.shape == "ellipsoid":
+                round_shape = (1.0 + ROOM_REL) * (witness - centre).norm(dim=1)[:, None, None]
+                lost = over & ~grown & ~moved & (self.extent in own)
+                round_shape = round_shape * torch.eye(self.y.dim).to(centre)
+                parts["factor"] = torch.where(lost[:, None, None], round_shape, parts["factor"])
+        return self.pack({name: parts[name].to(theta.dtype) for name in own}) if own else theta
+
+    def _towards(
+        self, parts: dict[str, Tensor], witness: Float[Tensor, "batch dim"], needed: Float[Tensor, "batch"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Return centres whose shapes hold a witness with room."""
+        away = parts["centre"] - witness
+        if self.shape == "box":
+            reach = (1.0 - ROOM_REL) * parts["radius"]
+            return witness + torch.minimum(torch.maximum(away, -reach), reach)
+        near = (needed > 0) & needed.isfinite()
+        share = (1.0 - ROOM_REL) / torch.where(near, needed, torch.ones_like(needed))
+        return witness + torch.where(near, share, torch.zeros_like(share))[:, None] * away
 
     def _negative(self, theta: Tensor) -> Bool[Tensor, "batch"]:
         """Items of a negative radius."""

@@ -138,6 +138,19 @@ class Sets(Theta):
         aims, parts = self.aims(around.mean(around.atoms)), self.unpack(theta)
         return self.pack(parts | {name: torch.lerp(parts[name], aim.to(theta), share) for name, aim in aims.items()})
 
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """θ of sets that are not empty: every member by itself holds its witness.
+
+        Raises:
+            ShapeError: θ holds NaN or infinity.
+        """
+        theta = self.flat(theta)
+        pairs = zip(self.members, self.parts(theta), strict=True)
+        parts = [other.ensure_nonempty(part, nominal, known) if other.size else part for other, part in pairs]
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
     def scaled(self, theta: Float[Tensor, "batch theta"], factor: float | Tensor) -> Float[Tensor, "batch theta"]:
         """θ of sets ``factor`` times as large, each about its own centre; those without parameters stay."""
         pairs = zip(self.members, self.parts(theta), strict=True)

@@ -21,6 +21,7 @@ from drolayers.ambiguity.outer import Constraints, Labels, Sign, Still
 from drolayers.ambiguity.parameters import Learn, Typical, deviation
 from drolayers.ambiguity.terms import Contribution, OuterTerm, Parts, Term, to_rows
 from drolayers.ambiguity.transport import Transport, Ways
+from drolayers.ambiguity.witness import ROOM_REL, at_least
 from drolayers.amounts import Told
 from drolayers.checks import whole
 from drolayers.conic import default_engine
@@ -383,6 +384,15 @@ class Wasserstein(AmbiguitySet):
         size = self._measured(around.atoms.abs().amax((1, 2)), matrix)
         scale = torch.maximum(radius.abs(), 1e-2 * size)
         return torch.where(needed > 0, (needed - radius) / scale, -radius.sign())
+
+    def ensure_nonempty(
+        self, theta: Float[Tensor, "batch theta"], nominal: Pair | None = None, known: Told | None = None
+    ) -> Float[Tensor, "batch theta"]:
+        """Raise the radius to the distance of the nominal distribution from the support, and some room."""
+        double, around = theta.double(), self.around(nominal, theta)
+        least = 2.0 * self._least(around, self._matrix(double)).to(double)[:, 0]
+        radius = at_least(double[:, 0], (1.0 + ROOM_REL) * self.needed(double, around, known).to(double) + least)
+        return torch.cat([radius[:, None], double[:, 1:]], 1).to(theta.dtype)
 
     def needed(
         self, theta: Float[Tensor, "batch theta"], nominal: Nominal, known: Told | None = None

@@ -331,12 +331,18 @@ def _doubt(gaps: Float[Tensor, "row"], low: float) -> str:
 
 
 @torch.no_grad()
-def scores(pipeline: Pipeline, data: Examples) -> Float[Tensor, "row"]:
-    """How large every set must be to hold its outcome, in units of its size."""
+def scores(pipeline: Pipeline, data: Examples, nonempty: bool = False) -> Float[Tensor, "row"]:
+    """How large every set must be to hold its outcome, in units of its size.
+
+    Args:
+        pipeline: predicts the sets.
+        data: contexts, outcomes and known data.
+        nonempty: whether sets are made to hold their witness first, as those of decisions are.
+    """
     sets, known_data = pipeline.layer.problem.sets, pipeline.layer.problem.known_data
     return torch.cat(
         [
-            sets.scores(pipeline.theta(z, None, known), y, known_data.values(known))
+            sets.scores(pipeline.theta(z, None, known, nonempty=nonempty), y, known_data.values(known))
             for z, y, known in zip(data.Z.split(512), data.Y.split(512), data.known.split(512), strict=True)
         ]
     )

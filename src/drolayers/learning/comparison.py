@@ -196,6 +196,7 @@ class Comparison:
         self._start = deepcopy(pipeline.model.state_dict())
         self._layer = pipeline.layer.gradient, pipeline.layer.temperature
         self.trials: list[Trial] = []
+        self.reason: str | None = None
         self._differ = self._left_out = False
         self._unsolved: SolveError | None = None
         self._usual: _Kept | None = None
@@ -334,7 +335,7 @@ class Comparison:
         layer.gradient, layer.temperature = self._layer
         best.put(self.pipeline)
         trials = [replace(t, chosen=t is best.trial, losses=None, weights=None) for t in self.trials]
-        return Findings(trials, self._reason(best.trial))
+        return Findings(trials, self.reason or self._reason(best.trial))
 
     def _reason(self, best: Trial) -> str:
         """Why it is the best."""

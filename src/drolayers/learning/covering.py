@@ -75,7 +75,7 @@ class Covering:
     def _scores(self, pipeline: Pipeline, rows: list[int], device: torch.device) -> Float[Tensor, "row"]:
         """How large the sets of some training rows must be to hold their outcomes."""
         z, y, numbers, known = (part.to(device) for part in self.training.batch(rows))
-        return pipeline.layer.problem.sets.scores_anywhere(pipeline.theta(z, numbers, known), y)
+        return pipeline.layer.problem.sets.scores_anywhere(pipeline.theta(z, numbers, known, nonempty=False), y)
 
 
 def quantile(scores: Float[Tensor, "row"], level: float) -> Float[Tensor, ""]:

@@ -57,10 +57,12 @@ def _check_network(header: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -
     """The tensors of the default model have the shapes that its settings make: none larger is ever built."""
     hidden, degree = header["model"].get("hidden"), header["model"].get("degree")
     must("model", isinstance(hidden, list) and all(is_count(width) and width for width in hidden), "a list of widths")
+    must("model", isinstance(header["model"].get("extrapolate"), bool), "extrapolate as true or false")
     seen = next(iter(shapes.get("model.input_shift", ())), 0)
     wanted: dict[str, tuple[int, ...]] = {
         "model.input_shift": (monomials(header["inputs"], whole("degree", degree), seen),)
     }
+    wanted |= {f"model.{end}": (header["inputs"],) for end in ("lowest", "highest")}
     for k, shape in enumerate(header["parameters"].values()):
         widths = [seen, *hidden, prod(shape)]
         wanted |= {f"model.networks.{k}.layers.{2 * d}.weight": (b, a) for d, (a, b) in enumerate(pairwise(widths))}

@@ -240,7 +240,7 @@ class Judged(ABC):
         """The same of rows that were checked."""
         if not len(data):
             return Share.of(0, 0)
-        return Share.of(int((scores(self.pipeline_, data) <= HELD).sum()), len(data))
+        return Share.of(int((scores(self.pipeline_, data, nonempty=True) <= HELD).sum()), len(data))
 
     def disappointment(self, Z: Any, Y: Any, known: Known | None = None) -> Disappointment:
         """Compare worst-case costs with realised costs, over the rows that have a decision; the others are counted."""

@@ -22,6 +22,7 @@ from drolayers.known import Known
 from drolayers.layer import Decision, DROLayer
 from drolayers.learning import storage
 from drolayers.learning.calibration import Calibration, check_enough, check_unseen, fingerprint
+from drolayers.learning.clipping import warn_of_clipped
 from drolayers.learning.comparison import Findings
 from drolayers.learning.contents import contents, schedules
 from drolayers.learning.course import Course
@@ -268,7 +269,7 @@ class DecisionFocusedLearner(Judged, Decider):
         else:
             recipe = self.model or Network()
             generator = torch.Generator().manual_seed(self.seed)
-            model = SetModel(sets, inputs, recipe.hidden, generator, recipe.degree)
+            model = SetModel(sets, inputs, recipe.hidden, generator, recipe.degree, recipe.extrapolate)
         if nominal is None:
             nominal = KNN(k=sets.atoms or 20) if self.nominal is None else deepcopy(self.nominal)
         projection = self.projection
@@ -326,19 +327,25 @@ class DecisionFocusedLearner(Judged, Decider):
     def decide(self, Z: Any, known: Known | None = None) -> dict[cp.Variable, Any]:
         """Decisions for contexts, by CVXPY variable: tensors for tensors, arrays otherwise; NaN where none exists.
 
-        Warns of rows without a decision (``dro.UnsolvedItemsWarning``).
+        Warns of rows without a decision (``dro.UnsolvedItemsWarning``), and of the share of contexts outside the range
+        seen in training (:class:`ClippedInputsWarning`).
         """
         decision = self._decision(Z, known)
         _warn_undecided(decision)
+        warn_of_clipped(self.pipeline_.model, self._contexts(Z), self.feature_names_in_)
         best = decision.best
         if isinstance(Z, Tensor):
             return best
         return keyed_as(best, {variable: value.numpy() for variable, value in best.items()})
 
     def predict_set(self, Z: Any, known: Known | None = None) -> dict[str, Any]:
-        """The (projected) parameters of the predicted sets, by name; a support with known data needs them."""
+        """The parameters of the predicted sets, none of them empty, by name; a support with known data needs them.
+
+        A :class:`ClippedInputsWarning` gives the share of contexts outside the range seen in training.
+        """
         contexts, pipeline = self._contexts(Z), self.pipeline_
         check_same_index({"Z": Z, "known": known})
+        warn_of_clipped(pipeline.model, contexts, self.feature_names_in_)
         needed = self.problem.sets.known
         table = self.problem.known_data.table(known, len(contexts)) if needed else contexts[:, :0]
         with torch.no_grad():
@@ -352,7 +359,9 @@ class DecisionFocusedLearner(Judged, Decider):
         """What this learner is, as JSON can hold it."""
         assert pipeline.nominal is not None
         own = pipeline.model
-        model = {"hidden": list(own.hidden), "degree": own.degree} if type(own) is SetModel else None
+        model = None
+        if type(own) is SetModel:
+            model = {"hidden": list(own.hidden), "degree": own.degree, "extrapolate": own.extrapolate}
         return {
             "model": model,
             "structure": repr(own),

@@ -62,10 +62,11 @@ class Standardised(nn.Module):
 class SetModel(Standardised):
     """A multilayer perceptron with one network for every parameter of the set.
 
-    Inputs are standardised. A parameter is ``centre + scale · output``, or ``scale · softplus`` where it must stay
-    positive, with centres and scales taken from the training data by :meth:`take_units`; all of that is saved with the
-    model. Factors of ellipsoids are triangular, their diagonals positive. As in the paper, parameters do not share
-    layers, so that fitting one does not move another.
+    Inputs are clipped to the range seen in training, unless ``extrapolate``, and standardised: beyond the data a
+    network goes on along a line, wherever that leads. A parameter is ``centre + scale · output``, or ``scale ·
+    softplus`` where it must stay positive, with centres and scales taken from the training data by :meth:`take_units`;
+    all of that is saved with the model. Factors of ellipsoids are triangular, their diagonals positive. As in the
+    paper, parameters do not share layers, so that fitting one does not move another.
 
     Args:
         ambiguity: the set, or all sets of a problem.
@@ -73,11 +74,18 @@ class SetModel(Standardised):
         hidden: widths of the hidden layers.
         generator: for the initial weights.
         degree: of the polynomials of the covariates that the networks see; 1 for the covariates alone.
+        extrapolate: whether inputs outside the range seen in training are taken as they are.
+
+    Attributes:
+        lowest: the smallest value of every covariate in training, ``(inputs,)``; minus infinity before.
+        highest: the largest one.
     """
 
     centre: Tensor
     scale: Tensor
     positive: Tensor
+    lowest: Tensor
+    highest: Tensor
 
     def __init__(
         self,
@@ -86,9 +94,10 @@ class SetModel(Standardised):
         hidden: Sequence[int] = (64, 64),
         generator: torch.Generator | None = None,
         degree: int = 1,
+        extrapolate: bool = False,
     ) -> None:
         super().__init__(inputs, degree)
-        self.hidden = tuple(int(h) for h in hidden)
+        self.hidden, self.extrapolate = tuple(int(h) for h in hidden), extrapolate
         shapes = ambiguity.parameters
         if not shapes:
             raise ModelError("The ambiguity set has no learnable parameters: leave out a value to learn one.")
@@ -97,6 +106,8 @@ class SetModel(Standardised):
         self.register_buffer("centre", torch.zeros(ambiguity.size))
         self.register_buffer("scale", torch.ones(ambiguity.size))
         self.register_buffer("positive", torch.zeros(ambiguity.size, dtype=torch.bool))
+        self.register_buffer("lowest", torch.full((self.inputs,), -torch.inf))
+        self.register_buffer("highest", torch.full((self.inputs,), torch.inf))
 
     def take_units(
         self,
@@ -105,7 +116,9 @@ class SetModel(Standardised):
         Y: Float[Tensor, "n dim"],
         near: Float[Tensor, "item point dim"] | None = None,
     ) -> None:
-        """Take the units of inputs and outputs from training data; a constant column of Z has no effect.
+        """Take the range and the units of inputs, and the units of outputs, from training data.
+
+        A constant column of Z has no effect.
 
         Args:
             ambiguity: the set, or all sets of a problem.
@@ -116,6 +129,8 @@ class SetModel(Standardised):
                 come down from there steps beyond zero, where softplus is flat.
         """
         self.take_inputs(Z)
+        self.lowest.copy_(Z.amin(0))
+        self.highest.copy_(Z.amax(0))
         typical = ambiguity.typical(Y)
         around = [ambiguity.typical(some) for some in near] if near is not None and near.shape[1] > 1 else []
         for name, value in typical.items():
@@ -158,7 +173,7 @@ class SetModel(Standardised):
             weights: of the contexts; None for equal weights.
             held_weights: of those of validation data.
         """
-        inner, held = self.inner(Z), self.inner(held_Z)
+        inner, held = (self.inner(self.clipped(part)) for part in (Z, held_Z))
         widths = [int(torch.Size(shape).numel()) for shape in ambiguity.parameters.values()]
         units = zip(self.centre.split(widths), self.scale.split(widths), strict=True)
         for name, network, (centre, scale) in zip(ambiguity.parameters, self.networks, units, strict=True):
@@ -170,10 +185,14 @@ class SetModel(Standardised):
 
     def forward(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch theta"]:
         """θ for a batch of contexts."""
-        inner = self.inner(z)
+        inner = self.inner(self.clipped(z))
         raw = torch.cat([network(inner) for network in self.networks], 1)
         above = above_zero(raw) * self.scale
         return torch.where(self.positive, above, self.centre + self.scale * raw)
+
+    def clipped(self, z: Float[Tensor, "batch dz"]) -> Float[Tensor, "batch dz"]:
+        """Clip contexts to the range seen in training, unless the model extrapolates."""
+        return z if self.extrapolate else torch.minimum(torch.maximum(z, self.lowest.to(z)), self.highest.to(z))
 
 
 def above_zero(raw: Tensor) -> Tensor:

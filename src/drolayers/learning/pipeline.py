@@ -25,6 +25,9 @@ STAGES = ("learning", "projection", "integer", "layer", "backward")
 REMEMBERED = 50_000_000
 """Neighbours of training points that are kept at most; beyond, they are searched for at every step."""
 
+PROBES = (0.3, 3.0, 30.0)
+"""Multiples of typical changes of θ by which it is moved to see whether any decision moves."""
+
 MOVES = 1e-6
 """Change of a decision, relative to its size, below which it does not move with a typical change of θ."""
 
@@ -84,10 +87,26 @@ class Pipeline(nn.Module):
             return self.nominal(z, exclude=self._exclude[rows] if len(self._exclude) else rows)
         return Nominal(self.nominal.outcomes[self._index[rows]], self._weights[rows]).to(z)
 
-    def theta(self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None) -> Tensor:
-        """θ, projected and scaled; known data, as a table, are looked at where sets depend on them."""
-        told = known if self.layer.problem.sets.known else None
-        return self._sized(self._projected(self.model(z), self.around(z, rows), told))
+    def theta(
+        self, z: Tensor, rows: Tensor | None = None, known: Tensor | None = None, *, nonempty: bool = True
+    ) -> Tensor:
+        """Predict θ, projected and scaled, of sets that hold their witness.
+
+        Args:
+            z: contexts.
+            rows: their rows in the training.
+            known: their known data as a table, where sets depend on them.
+            nonempty: whether sets are made to hold their witness. Scores for a scale of the sets are taken without:
+                a scaled set that holds an outcome then still does so once it holds its witness.
+        """
+        needed = known if self.layer.problem.sets.known else None
+        nominal = self.around(z, rows)
+        theta = self._sized(self._projected(self.model(z), nominal, needed))
+        return self._nonempty(theta, nominal, needed) if nonempty else theta
+
+    def _nonempty(self, theta: Tensor, nominal: Nominal | None, known: Tensor | None) -> Tensor:
+        """Let every predicted set hold its witness, whatever model, projection and scale θ comes from."""
+        return self.layer.problem.sets.ensure_nonempty(theta, nominal, self._values(known))
 
     def _sized(self, theta: Tensor) -> Tensor:
         return theta if self.scale == 1.0 else self.layer.problem.sets.scaled(theta, self.scale)
@@ -117,7 +136,7 @@ class Pipeline(nn.Module):
         raw = self.model(z)
         yield raw
         nominal = self.around(z, rows)
-        theta = (resize or self._sized)(self._projected(raw, nominal, known))
+        theta = self._nonempty((resize or self._sized)(self._projected(raw, nominal, known)), nominal, known)
         yield theta
         with no_unsolved_warnings():
             # Learners report unsolved rows themselves, of all batches together.
@@ -184,6 +203,7 @@ class Pipeline(nn.Module):
         with torch.no_grad():
             nominal = self.around(z, rows)
             theta = (resize or self._sized)(self._projected(self.model(z), nominal, known))
+            theta = self._nonempty(theta, nominal, known)
         if not free:
             return 0.0
         theta.requires_grad_()
@@ -205,6 +225,41 @@ class Pipeline(nn.Module):
             (pulled,) = torch.autograd.grad(total, theta)
         moved = (pulled.abs() * typical.to(pulled)).sum(1)
         return float((moved <= MOVES * size)[ok].double().mean())
+
+    def immovable(
+        self, z: Tensor, rows: Tensor | None, typical: Float[Tensor, "theta"], known: Tensor | None = None
+    ) -> bool:
+        """Return whether no decision for some contexts moves, however far θ does.
+
+        Derivatives of zero alone say less: decisions at a vertex stay for a while and then jump. So θ also moves by
+        :data:`PROBES` times typical changes, in both directions.
+
+        Args:
+            z: some contexts.
+            rows: their rows in the training.
+            typical: changes of θ that are typical.
+            known: their known data, as a table.
+        """
+        if self.layer.mixed_integer or self.still(z, rows, typical, known) < 1.0:
+            return False
+        with torch.no_grad():
+            nominal = self.around(z, rows)
+            theta = self._sized(self._projected(self.model(z), nominal, known))
+        steps = [sign * size * typical.to(theta) for size in PROBES for sign in (1.0, -1.0)]
+        found: list[tuple[Tensor, Tensor]] = []
+        with torch.no_grad(), evaluating(self):
+            for step in (torch.zeros_like(steps[0]), *steps):
+                moved = self._nonempty(theta + step, nominal, known)
+                decision = self.layer(moved, nominal, self._values(known))
+                best = torch.cat([value.reshape(len(z), -1) for value in decision.best.values()], 1)
+                found.append((best, decision.ok))
+        start, solved = found[0]
+        size = start.abs().amax(1).nan_to_num()
+        same = [(~ok | ((best - start).abs().amax(1) <= MOVES * size)) for best, ok in found[1:]]
+        compared = [ok & solved for _, ok in found[1:]]
+        if not all(bool(both.any()) for both in compared):
+            return False
+        return bool(torch.stack(same)[:, solved].all())
 
     def nothing(self) -> Tensor:
         """Zero, as a function of all weights: the loss of a process whose share of a batch is empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,14 @@ STILL = 0.1
 COVERING_STILL = 0.95
 """The same for sets that grow to a coverage, at the size at which they begin."""
 
+
+IMMOVABLE = "Training on decisions was left out, since no decision moves with the set's parameters."
+"""Of a set such as a ball of order 1 on all of space, whose radius adds the same to the cost of every decision."""
+
+IMMOVABLE_ADVICE = (
+    "A ball of order 1 on all of space, for example, adds its radius times one slope to the cost of every decision. "
+    "Bound the support of y, choose another order or another set, or pass training=None to fit sets only."
+)
 
 ERRORS, MEAN_ERRORS, LINEAR_ERRORS = (1.0, 1.0), (1.5, 3.0), (1.5, 1.5)
 """Standard errors by which others must be better than the usual model, and trained ones than what they began with.
@@ -112,6 +121,13 @@ class SecondTraining:
         """Train, with what was left to us chosen on validation data."""
         stage = self.stage
         if not stage.epochs:
+            return
+        z, _, rows, known = self._some()
+        if stage.coverage is None and self.course.pipeline.immovable(z, rows, self.course.typical, known):
+            warnings.warn(f"{IMMOVABLE} {IMMOVABLE_ADVICE}", stacklevel=4)
+            if comparison is not None:
+                comparison.settle("pre-trained")
+                comparison.reason = IMMOVABLE
             return
         if comparison is None:
             self.course.train("decision", self.module(stage), stage)

@@ -88,12 +88,18 @@ class Network(Settings):
     Args:
         hidden: widths of the hidden layers; ``()`` for a linear model.
         degree: of the polynomials of the covariates that it sees; 1 for the covariates alone.
+        extrapolate: whether contexts outside the range seen in training are taken as they are. Otherwise every column
+            is clipped to its range, and :meth:`DecisionFocusedLearner.decide` warns of it. The nominal distribution
+            sees contexts as they are.
     """
 
     hidden: Sequence[int] = (64, 64)
     degree: int = 1
+    extrapolate: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.extrapolate, bool):
+            raise ModelError(f"extrapolate must be True or False, not {self.extrapolate!r}.")
         if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str):
             raise ModelError(f"hidden must be a list of widths such as (64, 64), not {self.hidden!r}.")
         widths = tuple(whole("Every entry of hidden", width) for width in self.hidden)
