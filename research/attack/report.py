@@ -1,0 +1,116 @@
+"""The log of an attack: one line of JSON a program, counts, and reproductions as scripts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from research.attack.draw import Choices, Program, inputs
+from research.attack.judge import Finding, Verdict
+
+TOTALS = ("tried", "judged", "wrong", "raw", "refused", "masked", "unjudged", "broken")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the log says of a program.
+
+    Attributes:
+        number: of the program.
+        words: what it is made of.
+        counts: items by outcome.
+        findings: kind, item and note of each.
+        refused: the library's sentence.
+        seconds: processor time.
+    """
+
+    number: int
+    words: str
+    counts: dict[str, int]
+    findings: list[dict[str, Any]]
+    refused: str
+    seconds: float
+
+    @classmethod
+    def of(cls, number: int, choices: Choices, verdict: Verdict, seconds: float) -> Line:
+        """The line of a verdict."""
+        findings = [asdict(finding) for finding in verdict.findings]
+        return cls(number, choices.words, dict(verdict.counts), findings, verdict.refused, round(seconds, 3))
+
+    @property
+    def text(self) -> str:
+        """JSON."""
+        return json.dumps(asdict(self))
+
+
+def read_log(path: Path) -> dict[int, Line]:
+    """The lines of a log by number; a line that an interruption cut off is left out."""
+    if not path.exists():
+        return {}
+    found = {}
+    for text in path.read_text().splitlines():
+        try:
+            line = Line(**json.loads(text))
+        except (json.JSONDecodeError, TypeError):
+            continue
+        found[line.number] = line
+    return found
+
+
+def totals(lines: Iterable[Line]) -> dict[str, int]:
+    """Programs tried, and items by what became of them; raw errors and refusals count programs."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        found["tried"] += 1
+        found["refused"] += bool(line.refused)
+        for name, count in line.counts.items():
+            if not name.startswith("derivative"):
+                kind = name.split(":")[0]
+                found["judged" if kind == "right" else kind] += count
+        kinds = [finding["kind"] for finding in line.findings]
+        found["raw"] += kinds.count("raw")
+        found["wrong"] += sum(kind.startswith("wrong") and "gradient" in kind for kind in kinds)
+        found["broken"] += sum(kind != "raw" and not kind.startswith("wrong") for kind in kinds)
+    found["judged"] += sum(line.counts.get("wrong", 0) for line in lines)
+    return {name: found[name] for name in TOTALS}
+
+
+def summary(lines: list[Line]) -> str:
+    """The counts, and what they are made of."""
+    found = totals(lines)
+    text = [", ".join(f"{name} {count}" for name, count in found.items())]
+    parts: dict[str, Counter[str]] = {"Items": Counter(), "Findings": Counter(), "Refused": Counter()}
+    for line in lines:
+        parts["Items"].update(line.counts)
+        parts["Findings"].update(finding["kind"] for finding in line.findings)
+        if line.refused:
+            parts["Refused"][line.refused[:140]] += 1
+    for title, counts in parts.items():
+        if counts:
+            text += ["", f"{title}:", *(f"  {count:6d}  {name}" for name, count in counts.most_common())]
+    seconds = sum(line.seconds for line in lines)
+    return "\n".join([*text, "", f"{seconds:.0f} processor seconds, {seconds / max(1, len(lines)):.2f} a program"])
+
+
+def script(program: Program, finding: Finding, seed: int, number: int) -> str:
+    """A self-contained script that shows a finding."""
+    names = [name for name, _ in program.cost.names]
+    return "\n".join(
+        [
+            f'"""{finding.kind}: program {number} of seed {seed}, item {finding.item}.',
+            "",
+            program.choices.words,
+            finding.note,
+            '"""',
+            "",
+            program.source,
+            inputs(program),
+            "decision = dro.DROLayer(problem)(theta, nominal, known)",
+            f"print(decision.statuses, decision.value.tolist(), {', '.join(f'decision.best[{n}].tolist()' for n in names)})",
+            "",
+        ]
+    )
