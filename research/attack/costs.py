@@ -80,7 +80,7 @@ class CostPart:
 
 
 def _between(columns: int, size: int, low: float, high: float) -> tuple[Array, Array]:
-    """low ≤ x ≤ high for the first columns."""
+    """Low ≤ x ≤ high for the first columns."""
     eye = np.eye(columns)[:size]
     return np.vstack([-eye, eye]), np.concatenate([np.full(size, -low), np.full(size, high)])
 
@@ -126,7 +126,7 @@ def _stock(draw: Draw, integer: bool, known: bool, top: float) -> tuple[CostPart
 
 
 def _less(a: Pieces, b: Pieces) -> Pieces:
-    """a - b for single pieces."""
+    """A - b for single pieces."""
     return Pieces(a.F - b.F, a.f - b.f, a.g - b.g, a.h - b.h)
 
 
@@ -174,10 +174,13 @@ def pooled(draw: Draw, integer: bool, known: bool) -> CostPart:
         return loss if level is None else loss.tail(level, part.size)
 
     gap = f"({text(weights)} @ y - cp.sum({code}))"
-    written = f"cp.maximum({text(short * v / u)} * {gap}, {text(-hold * v / u)} * {gap}) + {text(price[:n] * v / u)} @ x"
+    written = (
+        f"cp.maximum({text(short * v / u)} * {gap}, {text(-hold * v / u)} * {gap}) + {text(price[:n] * v / u)} @ x"
+    )
     written += f" + {text(price[n:] * v)} @ z" if integer else ""
     return _widened(
-        replace(part, code=written if level is None else f"dro.cvar({written}, {level})", worst=(Worst(pieces),)), columns
+        replace(part, code=written if level is None else f"dro.cvar({written}, {level})", worst=(Worst(pieces),)),
+        columns,
     )
 
 
@@ -193,7 +196,7 @@ def _widened(part: CostPart, columns: int) -> CostPart:
 
 
 def portfolio(draw: Draw, integer: bool, known: bool) -> CostPart:
-    """The negative return of a portfolio, at times its CVaR, a square, prices that are known data, a few assets only."""
+    """The negative return of a portfolio; at times its CVaR, a square, known prices, a few assets only."""
     n, u, v = draw.dim, draw.unit, draw.cost_unit
     level = float(draw.choose((0.5, 0.8, 0.9))) if draw.chance(0.4) else None
     ridge = float(draw.uniform(0.1, 1.0)) if draw.chance(0.5) else 0.0
@@ -368,9 +371,7 @@ def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
 
     rules = tuple(Worst(lacking(i), "always") for i in range(n))
     part = _widened(part, columns)
-    return replace(
-        part, lines=lines, code=written, plain=plain, worst=(Worst(pieces),), above=((Worst(above),), rules)
-    )
+    return replace(part, lines=lines, code=written, plain=plain, worst=(Worst(pieces),), above=((Worst(above),), rules))
 
 
 def fragility(draw: Draw, integer: bool, known: bool) -> CostPart:
@@ -393,6 +394,36 @@ def fragility(draw: Draw, integer: bool, known: bool) -> CostPart:
     return replace(part, code=written, worst=(Worst(pieces, "fragility"),))
 
 
+def packing(draw: Draw, integer: bool, known: bool) -> CostPart:
+    """Many integers that are worth nearly the same, packed or covered: searches are long."""
+    n, rows, v = draw.dim, int(draw.rng.integers(1, 3)), draw.cost_unit
+    top, sign = int(draw.choose((1, 1, 1, 2, 5))), float(draw.choose((1.0, -1.0)))
+    weights = np.round(draw.uniform(2.0, 9.0, (rows, n))) if draw.chance(0.4) else draw.uniform(3.0, 8.0, (rows, n))
+    worth = 1.0 + float(draw.choose((0.01, 0.05, 0.5))) * draw.normal(n)
+    room = np.floor(weights.sum(1) * top * draw.uniform(0.2, 0.7))
+    limit = f"{text(weights)} @ x {'<=' if sign > 0 else '>='} {text(room)}"
+    A, b = _between(n, n, 0.0, float(top))
+
+    def pieces(item: Item) -> Pieces:
+        return Pieces.of(n, n, F=-0.05 * sign * np.eye(n)[None], g=-sign * worth)
+
+    written = f"{text(-0.05 * sign * v / draw.unit)} * (y @ x) + {text(-sign * worth * v)} @ x"
+    return CostPart(
+        (f"x = cp.Variable({n}, name='x', integer=True, bounds=[np.zeros({n}), np.full({n}, {float(top)})])",),
+        written,
+        (("x", n),),
+        1.0,
+        (Worst(pieces),),
+        n,
+        (limit,),
+        np.vstack([A, sign * weights]),
+        np.concatenate([b, sign * room]),
+        np.zeros(n),
+        np.zeros((0, 0)),
+        tuple(range(n)),
+    )
+
+
 COSTS: dict[str, Callable[[Draw, bool, bool], CostPart]] = {
     "newsvendor": newsvendor,
     "pooled": pooled,
@@ -402,5 +433,6 @@ COSTS: dict[str, Callable[[Draw, bool, bool], CostPart]] = {
     "recourse": recourse,
     "adaptive": adaptive,
     "fragility": fragility,
+    "packing": packing,
 }
-COST_WEIGHTS = {"newsvendor": 4, "pooled": 3, "portfolio": 4, "maximum": 3}
+COST_WEIGHTS = {"packing": 0, "newsvendor": 4, "pooled": 3, "portfolio": 4, "maximum": 3}

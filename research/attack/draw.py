@@ -1,4 +1,7 @@
-"""Random programs: choices, numbers and source text. Program k of a seed is drawn by ``default_rng([seed, k])`` alone."""
+"""Random programs: choices, numbers and source text.
+
+Program k of a seed is drawn by ``default_rng([seed, k])`` and streams derived from it alone.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,7 @@ class Choices:
         unbounded: whether a constraint that bounds decisions is left out.
         empty: whether sets may be empty.
         padding: whether the last atom of the first item has weight zero.
+        coarse: whether many numbers coincide.
     """
 
     set: str
@@ -62,6 +66,7 @@ class Choices:
     unbounded: bool
     empty: bool
     padding: bool
+    coarse: bool = False
 
     @property
     def words(self) -> str:
@@ -139,19 +144,29 @@ def draw_choices(seed: int, number: int) -> Choices:
         integer,
         known,
         maximise,
-        *damage,
+        damage[0],
+        damage[1],
+        damage[2],
         often(0.15),
+        often(0.1),
     )
     if often(0.1):
         # Costs that are curved in y need sets that make them tractable.
         choices = replace(choices, cost=str(rng.choice(list(CURVES))), constraints=(), own="", maximise=False)
         choices = replace(choices, set=str(rng.choice(CURVES[choices.cost].sets)), integer=False, known=False)
         choices = replace(choices, support="reals", unbounded=False)
+    elif often(0.05):
+        choices = replace(
+            choices, cost="packing", set="empirical", constraints=(), own="", dim=int(rng.integers(6, 19))
+        )
+        choices = replace(choices, atoms=2, support="reals", integer=True, known=False, unbounded=False)
     return consistent(choices)
 
 
 def consistent(choices: Choices) -> Choices:
     """The choices with what cannot be together removed."""
+    if choices.cost == "packing":
+        return choices
     if choices.cost == "fragility":
         choices = replace(choices, set="wasserstein", unit=1.0, maximise=False)
     if choices.cost == "adaptive":
@@ -172,8 +187,21 @@ def build(choices: Choices, seed: int, number: int) -> Program:
     centre = rounded(rng.uniform(1.5, 2.5, dim))
     middle, spread = rng.uniform(-0.8, 0.8, dim) / np.sqrt(dim), rng.uniform(0.1, 0.5, dim) / np.sqrt(dim)
     sample = rounded(centre + middle + spread * rng.uniform(-1.0, 1.0, (SAMPLE, dim)))
+    if choices.coarse:
+        # Multiples of a quarter that stay within 1.3 of the centre.
+        centre = np.round(4 * centre) / 4
+        sample = np.round(4 * (centre + 0.6 * (sample - centre))) / 4
     draw = Draw(
-        rng, dim, choices.unit, choices.cost_unit, choices.atoms, choices.items, centre, sample, choices.empty
+        rng,
+        dim,
+        choices.unit,
+        choices.cost_unit,
+        choices.atoms,
+        choices.items,
+        centre,
+        sample,
+        choices.empty,
+        choices.coarse,
     )
     support = SUPPORTS[choices.support](draw)
     sets = [("", SETS[choices.set](draw))] + ([("set1.", SETS[choices.own](draw))] if choices.own else [])
@@ -205,7 +233,7 @@ def build(choices: Choices, seed: int, number: int) -> Program:
         atoms = weights = None
         if any(part.around for _, part in sets):
             atoms = sample[rng.permutation(SAMPLE)[: choices.atoms]]
-            weights = rng.uniform(0.3, 1.0, choices.atoms)
+            weights = np.ones(choices.atoms) if choices.coarse else rng.uniform(0.3, 1.0, choices.atoms)
             if choices.padding and k == 0:
                 weights[-1] = 0.0
             weights = weights / weights.sum()

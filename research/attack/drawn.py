@@ -45,8 +45,8 @@ class Item:
     """
 
     theta: Values
-    atoms: Array | None = None
-    weights: Array | None = None
+    atoms: Array = None
+    weights: Array = None
     known: Values = field(default_factory=dict)
 
     def of(self, prefix: str) -> Values:
@@ -76,6 +76,7 @@ class Draw:
         centre: a point with room of 1.3 around it in every support, ``(dim,)``.
         sample: outcomes, ``(point, dim)``.
         empty: whether bounds are drawn so small that sets may be empty.
+        coarse: whether numbers are multiples of a quarter, so that many of them coincide.
     """
 
     rng: np.random.Generator
@@ -87,10 +88,17 @@ class Draw:
     centre: Array
     sample: Array
     empty: bool = False
+    coarse: bool = False
+
+    def rounded(self, values: Array) -> Array:
+        """Numbers with a few digits."""
+        return np.round(4 * np.asarray(values)) / 4 if self.coarse else rounded(values)
 
     def uniform(self, low: float, high: float, shape: Any = ()) -> Array:
         """Rounded uniform numbers."""
-        return rounded(self.rng.uniform(low, high, shape))
+        numbers = self.rounded(self.rng.uniform(low, high, shape))
+        # A positive number stays positive.
+        return np.maximum(numbers, 0.25) if self.coarse and low > 0 else numbers
 
     def normal(self, shape: Any = ()) -> Array:
         """Rounded normal numbers."""
@@ -103,7 +111,7 @@ class Draw:
 
     def near(self) -> Array:
         """A point near the sample."""
-        return rounded(self.sample.mean(0) + 0.15 * self.rng.normal(size=self.dim) / np.sqrt(self.dim))
+        return self.rounded(self.sample.mean(0) + 0.15 * self.rng.normal(size=self.dim) / np.sqrt(self.dim))
 
     def chance(self, probability: float) -> bool:
         """True with this probability."""

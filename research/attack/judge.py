@@ -207,6 +207,9 @@ def _truth(reference: Reference, best: Answer) -> str:
         return "INFEASIBLE"
     if not exist.accurate:
         return ""
+    if best.status == "infinite" and any(worst.kind == "fragility" for worst in reference.cost.worst):
+        # No price of a distance meets the target.
+        return "INFEASIBLE"
     return {"infinite": "UNBOUNDED", "infeasible": "NO_MINIMUM"}.get(best.status, "")
 
 
@@ -288,7 +291,12 @@ def _judge_gradients(verdict: Verdict, answered: Answered, best: list[Answer], s
         if program.cost.integers:
             continue
         truth = _stable(combinations[:, k])
-        if codes[k].ok:
+        if codes[k].ok and (sides := _kink(combinations[:, k])):
+            between = sides[0] - GRADIENT_REL <= of_decision[k] <= sides[1] + GRADIENT_REL
+            verdict.counts[f"derivative: {codes[k]}, {'between' if between else 'beyond'} both sides of a kink"] += 1
+            if not between:
+                verdict.add("wrong gradient", k, f"{codes[k]}: {of_decision[k]:.6g} is not between {sides}")
+        elif codes[k].ok:
             verdict.counts[_compared(verdict, "wrong gradient", k, of_decision[k], truth, str(codes[k]))] += 1
         elif of_decision[k] != 0.0:
             verdict.add("wrong gradient", k, f"{codes[k]}, but the derivative is {of_decision[k]:.3g}, not zero")
@@ -332,6 +340,20 @@ def _stable(values: Array) -> float | None:
     size = STABLE_REL * max(abs(narrow), FLAT)
     stable = abs(wide - narrow) <= size and abs(sides[0] - sides[1]) <= size
     return float(narrow) if stable else None
+
+
+def _kink(values: Array) -> tuple[float, float] | None:
+    """The smaller and the larger one-sided difference where both are stable and differ; else None."""
+    here, up, down, near_up, near_down = values
+    rights, lefts = (
+        ((up - here) / STEPS[0], (near_up - here) / STEPS[1]),
+        ((here - down) / STEPS[0], (here - near_down) / STEPS[1]),
+    )
+    size = max(abs(rights[1]), abs(lefts[1]), FLAT)
+    settled = abs(rights[0] - rights[1]) <= STABLE_REL * size and abs(lefts[0] - lefts[1]) <= STABLE_REL * size
+    if not settled or abs(rights[1] - lefts[1]) <= 3 * GRADIENT_REL * size:
+        return None
+    return min(rights[1], lefts[1]), max(rights[1], lefts[1])
 
 
 def _of_reference(program: Program, k: int, way: Item) -> float | None:

@@ -1,7 +1,7 @@
 """The primal form of a worst case: probabilities and probabilities times means, by scenario and piece.
 
-Let a cost be the maximum of K pieces a_kᵀy + b_k, and let a distribution put the mass p_k on the outcomes at which piece
-k is used, with mean m_k / p_k there. The expected cost is Σ_k a_kᵀm_k + b_k p_k. Every convex condition on the
+Let a cost be the maximum of K pieces a_kᵀy + b_k. Let a distribution put the mass p_k on the outcomes at which piece k
+is used, with mean m_k / p_k there. The expected cost is Σ_k a_kᵀm_k + b_k p_k. Every convex condition on the
 distribution becomes a condition on the *perspectives* of its parts: a support asks m_k / p_k ∈ Ξ, a moment asks
 Σ_k p_k g(m_k / p_k) ≤ σ. By Jensen's inequality nothing is lost where g and Ξ are convex.
 
@@ -66,9 +66,11 @@ class Masses:
         return Masses(self.p[rows], self.m[rows], self.pieces, total)
 
     def about(self, points: Array) -> cp.Expression:
-        """m - p·y for one point ``(dim,)``, or for one point a scenario ``(scenario, dim)``."""
+        """Subtract p·y from m, for one point ``(dim,)``, or for one point a scenario ``(scenario, dim)``."""
         rows = np.broadcast_to(np.atleast_2d(points), (self.scenarios, self.dim))
-        return self.m - cp.multiply(cp.reshape(self.p, (self.p.shape[0], 1), order="C"), np.repeat(rows, self.pieces, 0))
+        return self.m - cp.multiply(
+            cp.reshape(self.p, (self.p.shape[0], 1), order="C"), np.repeat(rows, self.pieces, 0)
+        )
 
 
 # --- Moments ----------------------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ class Region:
         )
 
     def constrain(self, masses: Masses) -> Constraints:
-        """m / p lies in the region, row by row; along its directions for rows without mass."""
+        """M / p lies in the region, row by row; along its directions for rows without mass."""
         constraints: Constraints = []
         if len(self.d):
             constraints.append(masses.m @ self.C.T <= cp.reshape(masses.p, (-1, 1), order="C") @ self.d[None])

@@ -36,9 +36,7 @@ class Pieces:
     @classmethod
     def of(cls, dim: int, columns: int, f: Array = 0.0, g: Array = 0.0, h: float = 0.0, F: Array = 0.0) -> Pieces:
         """A single piece."""
-        return cls(
-            np.zeros((1, dim, columns)) + F, np.zeros((1, dim)) + f, np.zeros((1, columns)) + g, np.zeros(1) + h
-        )
+        return cls(np.zeros((1, dim, columns)) + F, np.zeros((1, dim)) + f, np.zeros((1, columns)) + g, np.zeros(1) + h)
 
     @classmethod
     def largest(cls, parts: Sequence[Pieces]) -> Pieces:

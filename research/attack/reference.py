@@ -12,24 +12,24 @@ evaluated, and is the witness for the other side.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from research.attack.costs import Worst
 from research.attack.draw import Program
 from research.attack.drawn import Item
 from research.attack.masses import Constraints, Masses
 from research.attack.pieces import Pieces
-from research.attack.sets import nothing
 
 Array = Any
 TOLERANCES = (1e-10, 1e-8)
 """Of the solver, tried in turn: values are compared to 1e-6."""
 
-FINITE = ("optimal",)
 CUTS = 60
 """Rounds of cutting planes before the reference gives up."""
 
@@ -67,6 +67,11 @@ def solve(problem: cp.Problem) -> str:
         if problem.status in ("infeasible", "unbounded"):
             return "infeasible" if problem.status == "infeasible" else "infinite"
     return "inaccurate"
+
+
+def _unused(item: Item) -> Pieces:
+    """Pieces of masses that have no cost."""
+    raise NotImplementedError
 
 
 class Reference:
@@ -117,7 +122,7 @@ class Reference:
         """Whether the problem's set, and a constraint's own, holds no distribution: the statuses of the programs."""
         found = []
         for k in range(len(self.program.sets)):
-            _, constraints = self.masses(Worst(lambda item: item, own=k == 1), 1, 1.0)
+            _, constraints = self.masses(Worst(_unused, own=k == 1), 1, 1.0)
             found.append(solve(cp.Problem(cp.Maximize(0.0), constraints)))
         return found
 
@@ -130,6 +135,8 @@ class Reference:
         """
         if self.cost.curve is not None and not free:
             return self._curved_optimum()
+        if self.cost.integers and not len(self.cost.points):
+            return self._packed()
         points = self.cost.points if len(self.cost.points) else [None]
         columns, size = self.program.columns, self.cost.columns
         worst, robust = self.cost.worst, self.program.robust
@@ -189,7 +196,9 @@ class Reference:
         constant, slope, constraints = self._group(worst, 1.0)
         size = len(x)
         objective = constant + x @ slope[:size]
-        problem = cp.Problem(cp.Maximize(objective), [*constraints, slope[size:] == 0] if slope.size > size else constraints)
+        problem = cp.Problem(
+            cp.Maximize(objective), [*constraints, slope[size:] == 0] if slope.size > size else constraints
+        )
         status = solve(problem)
         return Answer(status, float(problem.value) if status == "optimal" else np.nan)
 
@@ -211,44 +220,88 @@ class Reference:
 
     # --- Costs that are curved in y -----------------------------------------------------------------------------------
 
-    def _weights(self, costs: Array) -> tuple[str, float, Array]:
-        """The worst weights of atoms with given costs."""
-        masses, constraints = self.masses(Worst(lambda item: item), 1, 1.0)
-        problem = cp.Problem(cp.Maximize(costs @ masses.p), constraints)
-        status = solve(problem)
-        return status, float(problem.value) if status == "optimal" else np.nan, masses.p.value
+    def _curved_worst(self, x: Array) -> tuple[str, Callable[[cp.Expression], cp.Expression]]:
+        """The worst distribution of a decision, as the expected cost of any decision under it."""
+        curve, (_, part) = self.cost.curve, self.program.sets[0]
+        if part.groups:
+            return self._worst_moments(x)
+        masses, constraints = self.masses(Worst(_unused), 1, 1.0)
+        costs = np.asarray(curve.at_atoms(self.item, cp.Constant(x)).value)
+        status = solve(cp.Problem(cp.Maximize(costs @ masses.p), constraints))
+        return status, lambda v: masses.p.value @ curve.at_atoms(self.item, v)
+
+    def _worst_moments(self, x: Array) -> tuple[str, Callable[[cp.Expression], cp.Expression]]:
+        """Bounds on squared deviations on all of space: second moments are all that squares see."""
+        curve, (_, part), n = self.cost.curve, self.program.sets[0], self.program.choices.dim
+        mu, sigma = self.item.theta["mu"], self.item.theta["sigma"]
+        M = cp.Variable((n + 1, n + 1), PSD=True)
+        square, mean = M[:n, :n], M[:n, n]
+        deviations = cp.diag(square) - 2 * cp.multiply(mu, mean) + mu**2
+        bounds = [cp.sum(deviations[list(g)]) <= s for g, s in zip(part.groups, sigma, strict=True)]
+        status = solve(
+            cp.Problem(cp.Maximize(curve.under_moments(square, mean, cp.Constant(x))), [*bounds, M[n, n] == 1])
+        )
+        return status, lambda v: curve.under_moments(square.value, mean.value, v)
 
     def _curved_value(self, x: Array) -> Answer:
-        """The worst expectation of the costs at the atoms."""
-        costs = np.asarray(self.cost.curve.at_atoms(self.item, cp.Constant(x)).value)
-        status, value, _ = self._weights(costs)
-        return Answer(status, value)
+        """The worst expectation for a decision."""
+        if (ball := self.program.sets[0][1].ball) is not None:
+            radius = float(self.item.theta["radius"])
+            found = self.cost.curve.in_ball(self.item, cp.Constant(x), *ball, radius)
+            return Answer("optimal", float(found.value)) if radius >= 0 else Answer("infeasible")
+        status, expected = self._curved_worst(x)
+        return Answer(status, float(expected(cp.Constant(x)).value) if status == "optimal" else np.nan)
 
     def _curved_optimum(self) -> Answer:
         """Cutting planes: the best decision against the distributions seen so far, then the worst one for it."""
         x = cp.Variable(self.cost.columns)
-        costs = self.cost.curve.at_atoms(self.item, x)
-        seen = [self.item.weights]
         rows = [self.cost.A @ x <= self.cost.b] if len(self.cost.b) else []
-        below, above, best = -np.inf, np.inf, None
+        if (ball := self.program.sets[0][1].ball) is not None:
+            if (radius := float(self.item.theta["radius"])) < 0:
+                return Answer("infeasible")
+            problem = cp.Problem(cp.Minimize(self.cost.curve.in_ball(self.item, x, *ball, radius)), rows)
+            return self._of_minimum(problem, x)
+        start = np.zeros(self.cost.columns)
+        status, expected = self._curved_worst(start)
+        if status != "optimal":
+            return Answer(status)
+        cuts, below, above, best = [expected(x)], -np.inf, np.inf, None
         for _ in range(CUTS):
             t = cp.Variable()
-            problem = cp.Problem(cp.Minimize(t), [*rows, *(t >= q @ costs for q in seen)])
-            status = solve(problem)
-            if status == "infeasible":
-                return Answer("infinite")
-            if status != "optimal":
-                return Answer("infeasible" if status == "infinite" else status)
-            below = max(below, float(problem.value))
-            status, value, q = self._weights(np.asarray(costs.value))
+            answer = self._of_minimum(cp.Problem(cp.Minimize(t), [*rows, *(t >= cut for cut in cuts)]), x)
+            if not answer.accurate:
+                return answer
+            below = max(below, answer.value)
+            status, expected = self._curved_worst(answer.x)
             if status != "optimal":
                 return Answer(status)
-            if value < above:
-                above, best = value, np.asarray(x.value)
+            if (value := float(expected(cp.Constant(answer.x)).value)) < above:
+                above, best = value, answer.x
             if above - below <= 1e-8 * (1 + abs(above)):
                 return Answer("optimal", above, best)
-            seen.append(q)
+            cuts.append(expected(x))
         return Answer("inaccurate")
 
+    def _of_minimum(self, problem: cp.Problem, x: cp.Variable) -> Answer:
+        """A minimum over decisions, in the words of the dual: no decision makes that unbounded."""
+        status = solve(problem)
+        if status == "optimal":
+            return Answer(status, float(problem.value), np.asarray(x.value))
+        return Answer({"infeasible": "infinite", "infinite": "infeasible"}.get(status, status))
 
-__all__ = ["Answer", "Reference", "nothing", "solve"]
+    def _packed(self) -> Answer:
+        """A linear integer program, by HiGHS: the nominal distribution leaves no choice."""
+        pieces = self.cost.worst[0].pieces(self.item)
+        slope = pieces.g[0] + pieces.F[0].T @ (self.item.weights @ self.item.atoms)
+        found = milp(
+            slope,
+            constraints=LinearConstraint(self.cost.A, ub=self.cost.b),
+            integrality=np.ones(len(slope)),
+            bounds=Bounds(-np.inf),
+        )
+        if found.status == 2:
+            return Answer("infinite")
+        return Answer("optimal", float(found.fun), found.x) if found.status == 0 else Answer("inaccurate")
+
+
+__all__ = ["Answer", "Reference", "solve"]

@@ -98,7 +98,7 @@ def summary(lines: list[Line]) -> str:
 
 def script(program: Program, finding: Finding, seed: int, number: int) -> str:
     """A self-contained script that shows a finding."""
-    names = [name for name, _ in program.cost.names]
+    shown = ", ".join(f"decision.best[{name}].tolist()" for name, _ in program.cost.names)
     return "\n".join(
         [
             f'"""{finding.kind}: program {number} of seed {seed}, item {finding.item}.',
@@ -110,7 +110,7 @@ def script(program: Program, finding: Finding, seed: int, number: int) -> str:
             program.source,
             inputs(program),
             "decision = dro.DROLayer(problem)(theta, nominal, known)",
-            f"print(decision.statuses, decision.value.tolist(), {', '.join(f'decision.best[{n}].tolist()' for n in names)})",
+            f"print(decision.statuses, decision.value.tolist(), {shown})",
             "",
         ]
     )

@@ -53,10 +53,10 @@ def one(seed: int, number: int, invariants: tuple[str, ...]) -> Line:
     return Line.of(number, choices, verdict, time.process_time() - start)
 
 
-def reproduction(seed: int, number: int, invariants: tuple[str, ...], finding: Finding) -> str:
+def reproduction(seed: int, number: int, invariants: tuple[str, ...], finding: Finding) -> tuple[str]:
     """The script of a finding, shrunk."""
     program = shrink(draw_choices(seed, number), seed, number, finding, invariants)
-    return script(program, finding, seed, number)
+    return (script(program, finding, seed, number),)
 
 
 def _serve(connection: Any) -> None:
@@ -66,7 +66,7 @@ def _serve(connection: Any) -> None:
     torch.set_num_threads(1)
     while (request := connection.recv()) is not None:
         function, arguments = request
-        connection.send({"one": one, "reproduction": reproduction}[function](*arguments))
+        connection.send(one(*arguments) if function == "one" else reproduction(*arguments))
 
 
 @dataclass
@@ -172,7 +172,9 @@ def _show(done: int, total: int, seconds: float, lines: dict[int, Line]) -> None
     """Progress on standard error."""
     findings = sum(len(line.findings) for line in lines.values())
     left = seconds / max(1, done) * (total - done)
-    print(f"\r{done} of {total} programs, {findings} findings, {left:.0f} s left   ", end="", file=sys.stderr, flush=True)
+    print(
+        f"\r{done} of {total} programs, {findings} findings, {left:.0f} s left   ", end="", file=sys.stderr, flush=True
+    )
     if done == total:
         print(file=sys.stderr)
 
@@ -190,4 +192,8 @@ def _reproduce(settings: Settings, lines: list[Line], worker: Worker) -> None:
             worker.ask("reproduction", line.number, settings.seed, line.number, settings.invariants, finding)
             while (answer := worker.answer(10 * LIMIT_SECONDS)) is None:
                 time.sleep(0.05)
-            path.write_text(answer)
+            if isinstance(answer, str):
+                # Its process ended once more: the program as it was drawn.
+                program = build(draw_choices(settings.seed, line.number), settings.seed, line.number)
+                answer = (script(program, finding, settings.seed, line.number),)
+            path.write_text(answer[0])

@@ -39,6 +39,8 @@ class SetPart:
         around: whether the set needs a nominal distribution.
         scenarios: number of scenarios.
         pinned: whether mass stays at the atoms, so that the support says nothing.
+        ball: norm and order of a plain Wasserstein ball.
+        groups: the coordinates of every bound on squared deviations.
         regions: for a mixture, the scenarios of every event and the region that the event allows besides the support.
     """
 
@@ -51,6 +53,8 @@ class SetPart:
     scenarios: int = 1
     pinned: bool = False
     lines: tuple[str, ...] = ()
+    ball: tuple[float, float] | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
     regions: tuple[tuple[int, Region | None, bool], ...] = field(default=())
 
     def support(self, region: Region, masses: Masses) -> Constraints:
@@ -136,17 +140,28 @@ def grouped(draw: Draw) -> SetPart:
         return found
 
     units = {"mu": draw.unit, "sigma": draw.unit**2}
-    return SetPart(f"dro.MomentSet.grouped(y, {size})", tuple(values), units, conditions)
+    code = f"dro.MomentSet.grouped(y, {size})"
+    return SetPart(code, tuple(values), units, conditions, groups=tuple(tuple(g) for g in groups))
 
 
 # --- Around atoms -----------------------------------------------------------------------------------------------------
 
 
-def _wasserstein(draw: Draw) -> SetPart:
-    norm, order = draw.choose((1, 2, np.inf)), draw.choose((1, 1, 2, 2, np.inf))
+def wasserstein(draw: Draw) -> SetPart:
+    """A ball of any norm and order, with a metric at times, and coordinates that may not move."""
     fixed = [int(draw.rng.integers(draw.dim))] if draw.dim > 1 and draw.chance(0.15) else []
-    moving = [i for i in range(draw.dim) if i not in fixed]
     kind = draw.choose(("none", "none", "none", "given", "learnt"))
+    return _ball(draw, draw.choose((1, 1, 2, 2, np.inf)), kind, fixed)
+
+
+def _plain_ball(order: float) -> Callable[[Draw], SetPart]:
+    return lambda draw: _ball(draw, order, "none", [])
+
+
+def _ball(draw: Draw, order: float, kind: str, fixed: list[int]) -> SetPart:
+    """The distributions within a distance of the nominal one."""
+    norm = draw.choose((1, 2, np.inf))
+    moving = [i for i in range(draw.dim) if i not in fixed]
     given = np.eye(len(moving)) + 0.4 * draw.normal((len(moving), len(moving)))
     values: list[Values] = []
     for _ in range(draw.items):
@@ -191,7 +206,8 @@ def _wasserstein(draw: Draw) -> SetPart:
     code += f", metric=dro.Learn({len(moving)}, {len(moving)})" if kind == "learnt" else ""
     code += f", fixed={fixed})" if fixed else ")"
     units = {"radius": draw.unit, "metric": 1.0}
-    return SetPart(code, tuple(values), units, conditions, reach, around=True, scenarios=draw.atoms)
+    plain = (norm, order) if kind == "none" and not fixed else None
+    return SetPart(code, tuple(values), units, conditions, reach, around=True, scenarios=draw.atoms, ball=plain)
 
 
 def _impossible(radius: float, masses: Masses) -> Constraints:
@@ -218,9 +234,7 @@ def empirical(draw: Draw) -> SetPart:
         return [pinned, masses.by_scenario(masses.p) == item.weights * masses.total]
 
     code = f"dro.Empirical(y, {draw.atoms})"
-    return SetPart(
-        code, ({},) * draw.items, {}, conditions, _at_atoms, around=True, scenarios=draw.atoms, pinned=True
-    )
+    return SetPart(code, ({},) * draw.items, {}, conditions, _at_atoms, around=True, scenarios=draw.atoms, pinned=True)
 
 
 KINDS = ("kl", "burg", "chi2", "tv", "hellinger")
@@ -368,7 +382,7 @@ def mixture(draw: Draw) -> SetPart:
     def reach(item: Item, own: Values, masses: Masses) -> Constraints:
         return [c for part, mine, m in parts(own, masses, [0.0, 0.0]) for c in part.reach(item, mine, m)]
 
-    lines = ()
+    lines: tuple[str, ...] = ()
     second = inner[1].code
     if region is not None:
         low, high = draw.unit * (draw.centre - 1.35), draw.unit * (draw.centre + 1.35)
@@ -400,7 +414,8 @@ SETS: dict[str, Callable[[Draw], SetPart]] = {
     "moments": moments,
     "mean and moment": mean_and_moment,
     "grouped": grouped,
-    "wasserstein": _wasserstein,
+    "wasserstein": wasserstein,
+    **{f"ball of order {order:g}": _plain_ball(order) for order in (1, 2, np.inf)},
     "empirical": empirical,
     **{kind: _divergence(kind) for kind in KINDS},
     **{f"outcomes {shape}": _outcomes(shape) for shape in ("box", "ellipsoid", "budget")},

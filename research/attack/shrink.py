@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from research.attack.draw import Choices, Program, build, consistent
 from research.attack.drawn import Item
@@ -27,8 +28,9 @@ def simpler(choices: Choices) -> Iterator[Choices]:
     yield replace(choices, unit=1.0, cost_unit=1.0)
     yield replace(choices, unit=1.0)
     yield replace(choices, cost_unit=1.0)
-    for flag in ("integer", "known", "maximise", "padding", "empty", "unbounded", "impossible"):
-        yield replace(choices, **{flag: False})
+    for flag in ("integer", "known", "maximise", "padding", "empty", "unbounded", "impossible", "coarse"):
+        off: dict[str, Any] = {flag: False}
+        yield replace(choices, **off)
     for support in ("reals", "nonnegative", "box"):
         yield replace(choices, support=support)
     for cost in ("portfolio", "newsvendor", "pooled"):
