@@ -18,6 +18,11 @@ def _shifted(name: str, matrix: Array) -> Callable[[Values], tuple[Array, Array]
     return lambda values: (matrix, values[name])
 
 
+def _entry(row: Array) -> Callable[[Values], tuple[Array, Array]]:
+    """One row of y - μ."""
+    return lambda values: (row[None], np.atleast_1d(row @ values["mu"]))
+
+
 def _around(draw: Draw, code: str, gauge: Gauge, **settings: Any) -> Moment:
     """A moment around a learnt location ``mu``."""
     return Moment(code, ((1.0, gauge),), lambda d: {"mu": d.near()}, {"mu": 1}, **settings)
@@ -97,10 +102,7 @@ def _power(outer: str, function: str) -> Callable[[Draw], Moment]:
 def mean(draw: Draw) -> Moment:
     """|E y_i - μ_i| ≤ σ_i; an equation where σ is zero."""
     n = draw.dim
-    gauges = tuple(
-        (1.0, Gauge("affine", lambda values, row=row: (row[None], np.atleast_1d(row @ values["mu"]))))
-        for row in (*np.eye(n), *-np.eye(n))
-    )
+    gauges = tuple((1.0, Gauge("affine", _entry(row))) for row in (*np.eye(n), *-np.eye(n)))
     exact = draw.chance(0.6)
     sigma = np.zeros(2 * n) if exact else np.full(2 * n, draw.uniform(0.05, 0.3))
     code = "m.Mean()" if exact else f"m.Mean(sigma={text(draw.unit * sigma[0])})"
@@ -110,10 +112,7 @@ def mean(draw: Draw) -> Moment:
 
 def variance(draw: Draw) -> Moment:
     """E(y_i - μ_i)² ≤ σ_i for every coordinate."""
-    gauges = tuple(
-        (1.0, Gauge("square", lambda values, row=row: (row[None], np.atleast_1d(row @ values["mu"]))))
-        for row in np.eye(draw.dim)
-    )
+    gauges = tuple((1.0, Gauge("square", _entry(row))) for row in np.eye(draw.dim))
     return Moment("m.Variance()", gauges, lambda d: {"mu": d.near()}, {"mu": 1}, vector=True)
 
 

@@ -62,7 +62,7 @@ def read_log(path: Path) -> dict[int, Line]:
 
 
 def totals(lines: Iterable[Line]) -> dict[str, int]:
-    """Programs tried, and items by what became of them; raw errors and refusals count programs."""
+    """Count programs (tried, refused), items (judged, masked, unjudged) and findings (wrong, raw, broken)."""
     found: Counter[str] = Counter()
     for line in lines:
         found["tried"] += 1
@@ -70,12 +70,10 @@ def totals(lines: Iterable[Line]) -> dict[str, int]:
         for name, count in line.counts.items():
             if not name.startswith("derivative"):
                 kind = name.split(":")[0]
-                found["judged" if kind == "right" else kind] += count
-        kinds = [finding["kind"] for finding in line.findings]
-        found["raw"] += kinds.count("raw")
-        found["wrong"] += sum(kind.startswith("wrong") and "gradient" in kind for kind in kinds)
-        found["broken"] += sum(kind != "raw" and not kind.startswith("wrong") for kind in kinds)
-    found["judged"] += sum(line.counts.get("wrong", 0) for line in lines)
+                found["judged" if kind in ("right", "wrong") else kind] += count
+        for finding in line.findings:
+            kind = finding["kind"]
+            found["raw" if kind == "raw" else "wrong" if kind.startswith("wrong") else "broken"] += 1
     return {name: found[name] for name in TOTALS}
 
 

@@ -131,6 +131,10 @@ def attack(settings: Settings) -> list[Line]:
     lines = read_log(path)
     waiting = [number for number in settings.numbers if number not in lines]
     end = time.monotonic() + 60 * settings.minutes
+    if path.exists() and not path.read_text().endswith("\n"):
+        # A line that an interruption cut off stays alone.
+        with path.open("a") as log:
+            log.write("\n")
     workers = [Worker() for _ in range(settings.jobs)]
     start, total = time.monotonic(), len(waiting)
     try:
