@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 import drolayers as dro
 from drolayers.conic.solvers.interior import Interior
 from drolayers.status import Derivative, Status
+from research.attack import certificates
 from research.attack.draw import Program, generator
 from research.attack.drawn import Item
 from research.attack.invariants import INVARIANTS, Answered
@@ -44,13 +45,17 @@ EVERY_VALUE = 3
 """Every so many programs the derivative of the value is compared with differences of the reference as well."""
 
 
+EVERY_CERTIFICATE = 3
+"""Every so many programs worst cases of other decisions, and worst distributions, are compared."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that is wrong, or that was not expected.
 
     Attributes:
-        kind: "wrong value", "wrong status", "wrong decision", "wrong gradient", "wrong value gradient", "raw" or the
-            name of an invariant.
+        kind: "wrong value", "wrong status", "wrong decision", "wrong gradient", "wrong value gradient",
+            "wrong worst case", "wrong distribution", "raw" or the name of an invariant.
         item: position in the batch; -1 for the whole program.
         note: numbers.
     """
@@ -99,12 +104,15 @@ def examine(program: Program, seed: int, number: int, invariants: Sequence[str] 
             verdict.add("raw", -1, _words(error))
             return verdict
         answers = [_judge_item(verdict, Reference(program, item), answered, k) for k, item in enumerate(program.items)]
-        for check in (_judge_gradients, _judge_invariants):
+        questions: list[Callable[[], None]] = [
+            lambda: _judge_gradients(verdict, answered, answers, seed, number),
+            lambda: _judge_invariants(verdict, answered, invariants, number),
+        ]
+        if number % EVERY_CERTIFICATE == 0:
+            questions.append(lambda: _judge_certificates(verdict, answered, seed, number))
+        for ask in questions:
             try:
-                if check is _judge_gradients:
-                    _judge_gradients(verdict, answered, answers, seed, number)
-                else:
-                    _judge_invariants(verdict, answered, invariants, number)
+                ask()
             except dro.DROError as error:
                 verdict.add("wrong status", -1, f"refused after it had solved: {error}")
             except Exception as error:
@@ -362,6 +370,12 @@ def _of_reference(program: Program, k: int, way: Item) -> float | None:
     if not all(end.accurate for end in ends):
         return None
     return (ends[0].value - ends[1].value) / (2 * STEPS[0])
+
+
+def _judge_certificates(verdict: Verdict, answered: Answered, seed: int, number: int) -> None:
+    """Worst cases of decisions, and their distributions."""
+    for kind, item, note in certificates.check(answered, seed, number):
+        verdict.add(kind, item, note)
 
 
 def _judge_invariants(verdict: Verdict, answered: Answered, names: Sequence[str], number: int) -> None:

@@ -171,7 +171,9 @@ class Reference:
                 point.value = np.asarray(z)
             status = solve(problem)
             if status == "optimal":
-                found.append(Answer(status, float(problem.value), -np.asarray(stationary.dual_value)))
+                # Without a slope every decision is best.
+                x = np.zeros(columns) if stationary.dual_value is None else -np.asarray(stationary.dual_value)
+                found.append(Answer(status, float(problem.value), x))
             elif status != "infinite" or point is None:
                 # An integer point without continuous decisions is no reason to stop.
                 return Answer(status)

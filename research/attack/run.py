@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,12 @@ def one(seed: int, number: int, invariants: tuple[str, ...]) -> Line:
     """Draw, solve and judge one program."""
     start = time.process_time()
     choices = draw_choices(seed, number)
-    verdict = examine(build(choices, seed, number), seed, number, invariants)
+    try:
+        verdict = examine(build(choices, seed, number), seed, number, invariants)
+    except Exception:
+        # A defect of the attack itself ends nothing, and counts.
+        verdict = Verdict()
+        verdict.add("the attack failed", -1, traceback.format_exc(limit=-2))
     return Line.of(number, choices, verdict, time.process_time() - start)
 
 
