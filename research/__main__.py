@@ -201,8 +201,8 @@ def attack(
         numbers = only or list(range(first, first + programs))
         lines = run_attack(Settings(seed, numbers, names, directory(out), jobs, minutes, scripts))
         print(summary(lines))
-        found = totals(lines)
-        if found["wrong"] or found["raw"] or found["broken"]:
+        counts = totals(lines)
+        if counts["wrong"] or counts["raw"] or counts["broken"]:
             raise ModelError(f"The attack found something: see the scripts and seed-{seed}.jsonl in {out}.")
 
 

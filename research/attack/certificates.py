@@ -35,7 +35,7 @@ def check(answered: Answered, seed: int, number: int) -> Findings:
     """Compare worst cases of decisions near the best ones, of the cost and of every constraint."""
     program, problem = answered.program, answered.names["problem"]
     cost = program.cost
-    plain = cost.above is None and cost.curve is None and all(w.kind == "expected" for w in cost.worst)
+    plain = cost.upper is None and cost.curve is None and all(w.kind == "expected" for w in cost.worst)
     if not plain or not bool(answered.decision.ok.any()):
         return
     rng = generator(seed, number, 3)
@@ -52,25 +52,25 @@ def check(answered: Answered, seed: int, number: int) -> Findings:
         if not answered.decision.ok[k]:
             continue
         truth = Reference(program, item).value(columns[k, : cost.size])
-        mine = float(values[k]) / program.choices.cost_unit
-        if truth.accurate and not abs(mine - truth.value) <= VALUE_REL * (1 + abs(truth.value)):
-            yield "wrong worst case", k, f"worst_case_cost is {mine:.9g}, not {truth.value:.9g}"
-        if truth.status == "infinite" and mine != np.inf:
-            yield "wrong worst case", k, f"worst_case_cost is {mine:.9g}, not infinite"
+        value = float(values[k]) / program.choices.cost_unit
+        if truth.accurate and not abs(value - truth.value) <= VALUE_REL * (1 + abs(truth.value)):
+            yield "wrong worst case", k, f"worst_case_cost is {value:.9g}, not {truth.value:.9g}"
+        if truth.status == "infinite" and value != np.inf:
+            yield "wrong worst case", k, f"worst_case_cost is {value:.9g}, not infinite"
     if len(cost.worst) == 1 and len(tau) <= 1:
-        found = problem.worst_case_distribution(moved, *arguments)
+        distribution = problem.worst_case_distribution(moved, *arguments)
         # With one threshold, the column behind the variables is its value.
-        yield from _attains(answered, found, cost.worst[0], columns, values.detach().numpy())
+        yield from _attains(answered, distribution, cost.worst[0], columns, values.detach().numpy())
     yield from _constraints(answered, moved, arguments, columns)
 
 
-def _columns(answered: Answered, chosen: dict[Any, torch.Tensor]) -> Array:
+def _columns(answered: Answered, decision: dict[Any, torch.Tensor]) -> Array:
     """Decisions and thresholds at size one, ``(batch, column)``."""
     program, parts = answered.program, []
     for name, count in program.cost.names:
-        values = chosen[answered.names[name]].numpy().reshape(-1, count)
+        values = decision[answered.names[name]].numpy().reshape(-1, count)
         parts.append(values / (program.cost.unit if name == "x" else 1.0))
-    for variable, value in chosen.items():
+    for variable, value in decision.items():
         if variable.name().startswith(TAU):
             parts.append(value.numpy().reshape(-1, 1) / program.choices.cost_unit)
     return np.concatenate(parts, 1)
@@ -87,29 +87,31 @@ def _constraints(answered: Answered, moved: dict[Any, torch.Tensor], arguments: 
             if not answered.decision.ok[k]:
                 continue
             truth = Reference(program, item).worst(worst, columns[k, : program.cost.size])
-            mine = float(values[k, 0]) / program.choices.unit
-            if truth.accurate and not abs(mine - truth.value) <= VALUE_REL * (1 + abs(truth.value)):
+            value = float(values[k, 0]) / program.choices.unit
+            if truth.accurate and not abs(value - truth.value) <= VALUE_REL * (1 + abs(truth.value)):
                 name = program.choices.constraints[index]
-                yield "wrong worst case", k, f"worst_case of {name!r} is {mine:.9g}, not {truth.value:.9g}"
+                yield "wrong worst case", k, f"worst_case of {name!r} is {value:.9g}, not {truth.value:.9g}"
 
 
-def _attains(answered: Answered, found: Any, worst: Worst, columns: Array, values: Array) -> Findings:
+def _attains(answered: Answered, distribution: Any, worst: Worst, columns: Array, values: Array) -> Findings:
     """Whether a distribution attains the value and lies in the set."""
     program = answered.program
     for k, item in enumerate(program.items):
         if not answered.decision.ok[k] or not np.isfinite(values[k]):
             continue
         pieces = worst.pieces(item).wide(columns.shape[1])
-        atoms = found.atoms[k].numpy() / program.choices.unit
-        p, origin = found.probabilities[k].numpy(), found.mass.origin[k].numpy()
-        ways = found.directions[k].numpy() / program.choices.unit
+        atoms = distribution.atoms[k].numpy() / program.choices.unit
+        p, origin = distribution.probabilities[k].numpy(), distribution.mass.origin[k].numpy()
+        ways = distribution.directions[k].numpy() / program.choices.unit
         x = columns[k]
         quadratic = 0.5 * float(program.cost.quadratic[: len(x)] @ x[: len(program.cost.quadratic)] ** 2)
         value = values[k] / program.choices.cost_unit
-        mean = p @ pieces.at(x, atoms) + quadratic + float(found.escaping_cost[k]) / program.choices.cost_unit
+        mean = p @ pieces.at(x, atoms) + quadratic + float(distribution.escaping_cost[k]) / program.choices.cost_unit
         if not abs(mean - value) <= VALUE_REL * (1 + abs(value)):
             yield "wrong distribution", k, f"its expected cost is {mean:.9g}, the worst case {value:.9g}"
-        distance = _distance(Reference(program, item), worst, pieces, x, (atoms, p, origin), (ways, found.mass, k))
+        distance = _distance(
+            Reference(program, item), worst, pieces, x, (atoms, p, origin), (ways, distribution.mass, k)
+        )
         if distance is not None and distance > NEAR:
             yield "wrong distribution", k, f"it is {distance:.1e} from the distributions of the set"
 

@@ -20,7 +20,7 @@ class ConstraintPart:
     """A constraint.
 
     Attributes:
-        code: source text with a place ``{own}`` for a set of its own.
+        code: source text with a place ``{own}`` for the argument ``ambiguity=``.
         worst: what must not be positive.
         thresholds: number of auxiliary columns that it adds.
     """
@@ -34,10 +34,10 @@ def _row(draw: Draw, part: CostPart) -> tuple[str, str, Pieces]:
     """aᵀy ≤ cᵀx + b as two sides of source text, and their difference as a piece."""
     count = part.names[0][1]
     a, c, b = draw.uniform(0.2, 1.0, draw.dim), draw.uniform(0.5, 1.5, count), draw.uniform(0.0, 3.0)
-    left = f"{text(a)} @ y"
-    right = f"{text(c * draw.unit / part.unit)} @ x + {text(b * draw.unit)}"
+    lhs = f"{text(a)} @ y"
+    rhs = f"{text(c * draw.unit / part.unit)} @ x + {text(b * draw.unit)}"
     g = np.pad(-c, (0, part.columns - count))
-    return left, right, Pieces.of(draw.dim, part.columns, f=a, g=g, h=-float(b))
+    return lhs, rhs, Pieces.of(draw.dim, part.columns, f=a, g=g, h=-float(b))
 
 
 def _fixed(pieces: Pieces) -> Callable[[Item], Pieces]:
@@ -46,19 +46,19 @@ def _fixed(pieces: Pieces) -> Callable[[Item], Pieces]:
 
 def always(draw: Draw, part: CostPart, column: int) -> ConstraintPart:
     """For every outcome."""
-    left, right, row = _row(draw, part)
-    return ConstraintPart(f"dro.always({left} <= {right}{{own}})", Worst(_fixed(row), "always"))
+    lhs, rhs, row = _row(draw, part)
+    return ConstraintPart(f"dro.always({lhs} <= {rhs}{{own}})", Worst(_fixed(row), "always"))
 
 
 def expected(draw: Draw, part: CostPart, column: int) -> ConstraintPart:
     """On average."""
-    left, right, row = _row(draw, part)
-    return ConstraintPart(f"dro.expected({left} - ({right}){{own}}) <= 0", Worst(_fixed(row)))
+    lhs, rhs, row = _row(draw, part)
+    return ConstraintPart(f"dro.expected({lhs} - ({rhs}){{own}}) <= 0", Worst(_fixed(row)))
 
 
 def expected_excess(draw: Draw, part: CostPart, column: int) -> ConstraintPart:
     """The mean excess."""
-    left, right, row = _row(draw, part)
+    lhs, rhs, row = _row(draw, part)
     most = draw.uniform(0.05, 0.6)
     pieces = Pieces.total(
         [
@@ -67,24 +67,24 @@ def expected_excess(draw: Draw, part: CostPart, column: int) -> ConstraintPart:
         ]
     )
     return ConstraintPart(
-        f"dro.expected(cp.pos({left} - ({right})){{own}}) <= {text(most * draw.unit)}", Worst(_fixed(pieces))
+        f"dro.expected(cp.pos({lhs} - ({rhs})){{own}}) <= {text(most * draw.unit)}", Worst(_fixed(pieces))
     )
 
 
 def cvar(draw: Draw, part: CostPart, column: int) -> ConstraintPart:
     """The worst conditional value-at-risk."""
-    left, right, row = _row(draw, part)
+    lhs, rhs, row = _row(draw, part)
     level = float(draw.choose((0.5, 0.8, 0.95)))
     pieces = row.tail(level, column)
-    return ConstraintPart(f"dro.cvar({left} - ({right}), {level}{{own}}) <= 0", Worst(_fixed(pieces)), 1)
+    return ConstraintPart(f"dro.cvar({lhs} - ({rhs}), {level}{{own}}) <= 0", Worst(_fixed(pieces)), 1)
 
 
 def chance(draw: Draw, part: CostPart, column: int) -> ConstraintPart:
     """With a probability, by the worst conditional value-at-risk that replaces it."""
-    left, right, row = _row(draw, part)
+    lhs, rhs, row = _row(draw, part)
     level = float(draw.choose((0.5, 0.8, 0.95)))
     pieces = row.tail(level, column)
-    return ConstraintPart(f"dro.chance({left} <= {right}, {level}{{own}})", Worst(_fixed(pieces)), 1)
+    return ConstraintPart(f"dro.chance({lhs} <= {rhs}, {level}{{own}})", Worst(_fixed(pieces)), 1)
 
 
 CONSTRAINTS: dict[str, Callable[[Draw, CostPart, int], ConstraintPart]] = {

@@ -52,7 +52,7 @@ class CostPart:
         integers: which columns are integer.
         known: values of known data, by name and item.
         size: number of columns of the variables.
-        above: where the library's value is no less than the reference's: the worst cases of a cost that is no smaller,
+        upper: where the library's value is no less than the reference's: the worst cases of a cost that is no smaller,
             and of its constraints.
         curve: a cost that is curved in y, judged by its own reference.
     """
@@ -70,7 +70,7 @@ class CostPart:
     points: Array
     integers: tuple[int, ...] = ()
     known: tuple[tuple[str, tuple[Array, ...], float], ...] = ()
-    above: tuple[tuple[Worst, ...], tuple[Worst, ...]] | None = None
+    upper: tuple[tuple[Worst, ...], tuple[Worst, ...]] | None = None
     curve: Any = None
 
     @property
@@ -186,12 +186,12 @@ def pooled(draw: Draw, integer: bool, known: bool) -> CostPart:
 
 def _widened(part: CostPart, columns: int) -> CostPart:
     """Room for auxiliary columns."""
-    more = columns - part.columns
+    added = columns - part.columns
     return replace(
         part,
         columns=columns,
-        A=np.pad(part.A, ((0, 0), (0, more))),
-        quadratic=np.pad(part.quadratic, (0, more)),
+        A=np.pad(part.A, ((0, 0), (0, added))),
+        quadratic=np.pad(part.quadratic, (0, added)),
     )
 
 
@@ -274,7 +274,7 @@ def maximum(draw: Draw, integer: bool, known: bool) -> CostPart:
 
 
 def two_worst_cases(draw: Draw, integer: bool, known: bool) -> CostPart:
-    """A sum of two worst expectations, each with a distribution of its own."""
+    """A sum of two worst expectations, each with another worst distribution."""
     part, quantity, code = _stock(draw, integer, known, 4.0)
     n, u, v = draw.dim, draw.unit, draw.cost_unit
     price, slope = draw.uniform(0.3, 1.5, part.size), draw.uniform(1.0, 4.0, 2)
@@ -320,16 +320,16 @@ def recourse(draw: Draw, integer: bool, known: bool) -> CostPart:
 
 def _vertices(top: Array, total: float) -> list[Array]:
     """The vertices of {0 ≤ p ≤ top, Σp ≤ total}, one by one: at most one entry lies between its ends."""
-    found = []
+    vertices = []
     for ends in product((0.0, 1.0), repeat=len(top)):
         p = np.array(ends) * top
         if p.sum() <= total:
-            found.append(p)
+            vertices.append(p)
         for i in range(len(top)):
             between = total - (p.sum() - p[i])
             if 0 < between < top[i]:
-                found.append(np.where(np.arange(len(top)) == i, between, p))
-    return found
+                vertices.append(np.where(np.arange(len(top)) == i, between, p))
+    return vertices
 
 
 def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
@@ -358,7 +358,7 @@ def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
         F[0, np.arange(n), rule[i]], g[0, first + i] = 1.0, 1.0
         return Pieces(F, np.zeros((1, n)), g, np.zeros(1))
 
-    def above(item: Item) -> Pieces:
+    def upper(item: Item) -> Pieces:
         flat = Pieces.of(n, part.size, g=price).wide(columns)
         return Pieces.total([flat, *(late(i).times(short[i]) for i in range(n))])
 
@@ -371,7 +371,7 @@ def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
 
     rules = tuple(Worst(lacking(i), "always") for i in range(n))
     part = _widened(part, columns)
-    return replace(part, lines=lines, code=written, plain=plain, worst=(Worst(pieces),), above=((Worst(above),), rules))
+    return replace(part, lines=lines, code=written, plain=plain, worst=(Worst(pieces),), upper=((Worst(upper),), rules))
 
 
 def fragility(draw: Draw, integer: bool, known: bool) -> CostPart:

@@ -1,7 +1,7 @@
 """Costs that are curved in y: source text, and their worst expectation by definition or in closed form.
 
-Where mass stays at the atoms the worst case is a maximum over weights, found with cutting planes. Where it moves,
-u = aᵀy - cᵀx moves from u_n by at most ‖a‖_* times the distance, and the worst cases over all of space are
+Where mass stays at the atoms the worst case is a maximum over weights, computed with cutting planes. Where mass moves,
+u = aᵀy - cᵀx moves from u_n by at most ‖a‖_* times the distance. The worst cases over all of space are
 
     order 1  Σ ω_n ℓ(u_n) + Lip(ℓ) ε ‖a‖_*,   order 2, squares  (√(Σ ω_n u_n²) + ε ‖a‖_*)²,
     order ∞  Σ ω_n max ℓ(u_n ± ε ‖a‖_*)

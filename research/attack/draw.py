@@ -231,7 +231,7 @@ def build(choices: Choices, seed: int, number: int) -> Program:
     for k in range(choices.items):
         theta = {f"{prefix}{name}": np.asarray(v, float) for prefix, p in sets for name, v in p.values[k].items()}
         atoms = weights = None
-        if any(part.around for _, part in sets):
+        if any(part.nominal for _, part in sets):
             atoms = sample[rng.permutation(SAMPLE)[: choices.atoms]]
             weights = np.ones(choices.atoms) if choices.coarse else rng.uniform(0.3, 1.0, choices.atoms)
             if choices.padding and k == 0:

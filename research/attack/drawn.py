@@ -28,9 +28,14 @@ def rounded(values: Array) -> Array:
 def text(values: Array) -> str:
     """Source text of a number or an array."""
     values = np.asarray(values, dtype=float)
-    listed = repr(np.vectorize(lambda v: float(f"{v:.15g}"), otypes=[float])(values).tolist())
-    listed = listed.replace("inf", "np.inf")
-    return listed if values.ndim == 0 else f"np.array({listed})"
+    source = repr(np.vectorize(lambda v: float(f"{v:.15g}"), otypes=[float])(values).tolist())
+    source = source.replace("inf", "np.inf")
+    return source if values.ndim == 0 else f"np.array({source})"
+
+
+def with_prefix(values: Values, prefix: str) -> Values:
+    """The values whose names have a prefix, by the names without it."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Item:
 
     def of(self, prefix: str) -> Values:
         """The parameters of one set, without its prefix."""
-        return {name.removeprefix(prefix): value for name, value in self.theta.items() if name.startswith(prefix)}
+        return with_prefix(self.theta, prefix)
 
     def moved(self, way: Item, step: float) -> Item:
         """The item a step along a direction."""

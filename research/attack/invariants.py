@@ -1,7 +1,7 @@
-"""What holds for every program, whatever its numbers: batches, copies, and items without an answer.
+"""Properties of every program: batches, copies, and items without an answer.
 
-``HELD`` names the invariants that count today. The others wait for their part of the library; ``--invariants all``
-checks them too.
+``SETTLED`` names the invariants that count. The others wait for their part of the library; ``--invariants all`` checks
+them too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COPY_EVERY = 4
 """Every so many programs are pickled and copied."""
 
 SPAWN_EVERY = 100
-"""Every so many programs are sent to a process of their own."""
+"""Every so many programs are sent to another process."""
 
 SPAWN_SECONDS = 120
 """Time that such a process may take."""
@@ -72,11 +72,11 @@ class Invariant:
 
     Attributes:
         check: of an answer and the program's number.
-        settled: whether the library keeps it today.
+        expected: whether the library keeps it today.
     """
 
     check: Callable[[Answered, int], Broken]
-    settled: bool = True
+    expected: bool = True
 
 
 def _differ(a: Array, b: Array) -> Array:
@@ -110,10 +110,10 @@ def unsolved_have_no_gradient(answered: Answered, number: int) -> Broken:
 def unsolved_cost_nan(answered: Answered, number: int) -> Broken:
     """The expected loss of unsolved items is NaN, so that they never look like a perfect loss."""
     first = answered.program.cost.names[0][0]
-    found = answered.decision.expected(lambda x: x[answered.names[first]].flatten(2).sum(2) + 1.0)
+    losses = answered.decision.expected(lambda x: x[answered.names[first]].flatten(2).sum(2) + 1.0)
     for k, solved in enumerate(answered.decision.ok.tolist()):
-        if not solved and not bool(found[k].isnan()):
-            yield k, f"expected is {float(found[k])}"
+        if not solved and not bool(losses[k].isnan()):
+            yield k, f"expected is {float(losses[k])}"
 
 
 def mean_of_nothing_raises(answered: Answered, number: int) -> Broken:
@@ -230,12 +230,12 @@ def elsewhere(answered: Answered, number: int) -> Broken:
 INVARIANTS: dict[str, Invariant] = {
     "unsolved items are NaN": Invariant(unsolved_are_nan),
     "unsolved items have no gradient": Invariant(unsolved_have_no_gradient),
-    "unsolved items have no expected loss": Invariant(unsolved_cost_nan, settled=False),
-    "the mean of nothing raises": Invariant(mean_of_nothing_raises, settled=False),
+    "unsolved items have no expected loss": Invariant(unsolved_cost_nan, expected=False),
+    "the mean of nothing raises": Invariant(mean_of_nothing_raises, expected=False),
     "empty batch": Invariant(empty_batch),
     "value alone": Invariant(value_alone),
-    "decision alone": Invariant(decision_alone, settled=False),
+    "decision alone": Invariant(decision_alone, expected=False),
     "copies": Invariant(copies),
-    "another process": Invariant(elsewhere, settled=False),
+    "another process": Invariant(elsewhere, expected=False),
 }
-SETTLED = tuple(name for name, invariant in INVARIANTS.items() if invariant.settled)
+SETTLED = tuple(name for name, invariant in INVARIANTS.items() if invariant.expected)

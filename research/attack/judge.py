@@ -72,11 +72,11 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """What became of a program.
+    """The outcome of a program.
 
     Attributes:
         counts: items by outcome: "right", "wrong", "masked: FAILED", "unjudged: …", "derivative: …".
-        findings: what is wrong.
+        findings: wrong answers, raw errors and broken invariants.
         refused: the library's own sentence, if it refused the program.
     """
 
@@ -176,15 +176,15 @@ def _of_solved(reference: Reference, best: Answer, promise: float, value: float,
         return "wrong decision", f"it violates {where} by {violation:.2e}"
     fragile = any(worst.kind == "fragility" for worst in cost.worst)
     if not fragile:
-        mine = reference.value(x)
-        if mine.status == "inaccurate":
+        answer = reference.value(x)
+        if answer.status == "inaccurate":
             return "unjudged: inaccurate reference", ""
-        if not mine.accurate or mine.value > value + size:
-            return "wrong decision", f"its worst case is {mine.value:.9g}, not {value:.9g}"
-        if cost.above is None and mine.value < value - size:
-            return "wrong value", f"{value:.9g}, but the decision's worst case is {mine.value:.9g}"
-    if cost.above is not None:
-        rule = reference.optimum(above=True)
+        if not answer.accurate or answer.value > value + size:
+            return "wrong decision", f"its worst case is {answer.value:.9g}, not {value:.9g}"
+        if cost.upper is None and answer.value < value - size:
+            return "wrong value", f"{value:.9g}, but the decision's worst case is {answer.value:.9g}"
+    if cost.upper is not None:
+        rule = reference.optimum(upper=True)
         if rule.accurate and value > rule.value + size:
             return "wrong value", f"{value:.9g}, but an affine rule costs {rule.value:.9g}"
         return "right", ""
@@ -226,15 +226,15 @@ def _of_unsolved(reference: Reference, best: Answer, status: Status) -> tuple[st
     if best.accurate and reference.program.choices.empty and "infeasible" in reference.empty():
         # The program over masses does not see an empty set of a constraint.
         best = Answer("infeasible")
-    if best.accurate and reference.cost.above is not None:
+    if best.accurate and reference.cost.upper is not None:
         # The exact cost says nothing of rules.
-        rule = reference.optimum(above=True)
+        rule = reference.optimum(upper=True)
         if not rule.accurate:
             return "unjudged: adaptive", ""
     if best.accurate:
         x = best.x[: reference.cost.size]
-        mine = reference.value(x) if all(w.kind != "fragility" for w in reference.cost.worst) else best
-        witnessed = mine.accurate and abs(mine.value - best.value) <= 1e-6 * (1 + abs(best.value))
+        answer = reference.value(x) if all(w.kind != "fragility" for w in reference.cost.worst) else best
+        witnessed = answer.accurate and abs(answer.value - best.value) <= 1e-6 * (1 + abs(best.value))
         if not witnessed or reference.violation(x)[0] > 1e-6:
             return "unjudged: no witness", ""
         if status is Status.FAILED:
@@ -292,7 +292,7 @@ def _judge_gradients(verdict: Verdict, answered: Answered, best: list[Answer], s
         if not ok[k] or best[k].status != "optimal":
             continue
         truth = _stable(values[:, k])
-        if truth is not None and number % EVERY_VALUE == 0 and not judged_by_reference and program.cost.above is None:
+        if truth is not None and number % EVERY_VALUE == 0 and not judged_by_reference and program.cost.upper is None:
             judged_by_reference = True
             truth = _of_reference(program, k, ways[k])
         verdict.counts[_compared(verdict, "wrong value gradient", k, of_value[k], truth, "value")] += 1
@@ -312,13 +312,13 @@ def _judge_gradients(verdict: Verdict, answered: Answered, best: list[Answer], s
             verdict.counts[f"derivative: {codes[k]}, {'unstable' if truth is None else 'stable differences'}"] += 1
 
 
-def _compared(verdict: Verdict, kind: str, k: int, mine: float, truth: float | None, name: str) -> str:
+def _compared(verdict: Verdict, kind: str, k: int, answer: float, truth: float | None, name: str) -> str:
     """The outcome for one derivative."""
     if truth is None:
         return f"derivative: {name}, unstable differences"
-    if abs(mine - truth) <= GRADIENT_REL * max(abs(truth), FLAT):
+    if abs(answer - truth) <= GRADIENT_REL * max(abs(truth), FLAT):
         return f"derivative: {name}, right"
-    verdict.add(kind, k, f"{name}: {mine:.6g}, but differences are {truth:.6g}")
+    verdict.add(kind, k, f"{name}: {answer:.6g}, but differences are {truth:.6g}")
     return f"derivative: {name}, wrong"
 
 
@@ -379,7 +379,7 @@ def _judge_certificates(verdict: Verdict, answered: Answered, seed: int, number:
 
 
 def _judge_invariants(verdict: Verdict, answered: Answered, names: Sequence[str], number: int) -> None:
-    """What holds for every program."""
+    """Check properties of every program."""
     for name in names:
         for item, note in INVARIANTS[name].check(answered, number):
             verdict.add(name, item, note)

@@ -91,8 +91,8 @@ def gradient(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     """The gradients of a sum, zeros where a leaf has none."""
     if not leaves or not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+    gradients = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(gradients, leaves, strict=True)]
 
 
 def along(program: Program, ways: Sequence[Item], gradients: list[Tensor]) -> Array:

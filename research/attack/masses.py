@@ -2,7 +2,7 @@
 
 Let a cost be the maximum of K pieces a_kᵀy + b_k. Let a distribution put the mass p_k on the outcomes at which piece k
 is used, with mean m_k / p_k there. The expected cost is Σ_k a_kᵀm_k + b_k p_k. Every convex condition on the
-distribution becomes a condition on the *perspectives* of its parts: a support asks m_k / p_k ∈ Ξ, a moment asks
+distribution becomes a condition on the *perspectives* of its parts. A support asks m_k / p_k ∈ Ξ, a moment asks
 Σ_k p_k g(m_k / p_k) ≤ σ. By Jensen's inequality nothing is lost where g and Ξ are convex.
 
 Nothing here uses the library: these few lines are the definition that the library is compared with.
@@ -179,16 +179,20 @@ class Moment:
         """Σ p·g(m/p) ≤ σ · total."""
         parts, constraints = [], Constraints()
         for weight, gauge in self.gauges:
-            part, more = gauge.perspective(values, masses)
+            part, auxiliary = gauge.perspective(values, masses)
             parts.append(weight * part)
-            constraints += more
+            constraints += auxiliary
         if self.vector:
             bounds = np.broadcast_to(sigma, len(parts))
             return constraints + [cp.sum(part) <= b * masses.total for part, b in zip(parts, bounds, strict=True)]
         if not self.largest:
             return [*constraints, cp.sum(sum(parts)) <= float(sigma) * masses.total]
-        above = cp.Variable(masses.p.shape[0])
-        return [*constraints, *(above >= part for part in parts), cp.sum(above) <= float(sigma) * masses.total]
+        largest = cp.Variable(masses.p.shape[0])
+        return [
+            *constraints,
+            *(largest >= part for part in parts),
+            cp.sum(largest) <= float(sigma) * masses.total,
+        ]
 
 
 # --- Supports ---------------------------------------------------------------------------------------------------------
@@ -225,9 +229,9 @@ class Region:
 
     def excess(self, y: Array) -> Array:
         """By how much points ``(point, dim)`` lie outside."""
-        found = [np.full(len(y), -np.inf), *((y @ self.C.T - self.d).T)]
-        found += [np.linalg.norm((y - e) @ E.T, axis=1) - 1.0 for e, E in self.ellipsoids]
-        return np.max(found, axis=0)
+        excess = [np.full(len(y), -np.inf), *((y @ self.C.T - self.d).T)]
+        excess += [np.linalg.norm((y - e) @ E.T, axis=1) - 1.0 for e, E in self.ellipsoids]
+        return np.max(excess, axis=0)
 
 
 def everywhere(dim: int) -> Region:

@@ -46,14 +46,14 @@ class Pieces:
     @classmethod
     def total(cls, parts: Sequence[Pieces]) -> Pieces:
         """The sum of several maxima: one piece for every choice of their pieces."""
-        found = [
+        rows = [
             tuple(
                 sum(getattr(part, name)[k] for part, k in zip(parts, choice, strict=True))
                 for name in ("F", "f", "g", "h")
             )
             for choice in product(*(range(part.count) for part in parts))
         ]
-        return cls(*(np.stack(column) for column in zip(*found, strict=True)))
+        return cls(*(np.stack(column) for column in zip(*rows, strict=True)))
 
     def times(self, factor: float) -> Pieces:
         """A nonnegative multiple."""
@@ -61,17 +61,19 @@ class Pieces:
 
     def wide(self, columns: int) -> Pieces:
         """The same with further columns that it does not use."""
-        more = columns - self.g.shape[1]
-        return Pieces(np.pad(self.F, ((0, 0), (0, 0), (0, more))), self.f, np.pad(self.g, ((0, 0), (0, more))), self.h)
+        added = columns - self.g.shape[1]
+        return Pieces(
+            np.pad(self.F, ((0, 0), (0, 0), (0, added))), self.f, np.pad(self.g, ((0, 0), (0, added))), self.h
+        )
 
     def tail(self, level: float, column: int) -> Pieces:
         """τ + (cost - τ)⁺ / (1 - level), where τ is a column."""
         columns = max(self.g.shape[1], column + 1)
         wide, tau = self.wide(columns), np.eye(columns)[column]
         dim = self.f.shape[1]
-        above = wide.times(1 / (1 - level))
-        above = Pieces(above.F, above.f, above.g + tau - tau / (1 - level), above.h)
-        return Pieces.largest([Pieces.of(dim, columns, g=tau), above])
+        excess = wide.times(1 / (1 - level))
+        excess = Pieces(excess.F, excess.f, excess.g + tau - tau / (1 - level), excess.h)
+        return Pieces.largest([Pieces.of(dim, columns, g=tau), excess])
 
     def at(self, x: Array, y: Array) -> Array:
         """The cost of a decision ``(column,)`` at outcomes ``(point, dim)``."""

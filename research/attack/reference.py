@@ -1,13 +1,12 @@
 """The reference: worst cases and optima of one item by programs over probabilities and probabilities times means.
 
-The optimum is one program too. Under the worst distribution min and max interchange, and the inner minimum over
-decisions {Ax ≤ b} of a cost Sᵀx + xᵀQx/2, where S is linear in the masses, is replaced by its dual:
+The optimum is one program too. Under the worst distribution min and max interchange. The inner minimum over decisions
+{Ax ≤ b} of a cost Sᵀx + xᵀQx/2, where S is linear in the masses, is replaced by its dual:
 
     max  constant - bᵀλ - wᵀQw/2   subject to   S + Qw + Aᵀλ = 0,  λ ≥ 0.
 
 A constraint sup_P E_P[g] ≤ 0 adds masses of its own whose total, the multiplier of the constraint, is free. By weak
-duality the value is a lower bound, whatever the solver says about the multipliers; the decision that comes with it is
-evaluated, and is the witness for the other side.
+duality the value is a lower bound. The decision that comes with it is evaluated, and is the witness for the other side.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def _unused(item: Item) -> Pieces:
 
 
 class Reference:
-    """All that is asked about one item.
+    """Answer questions about one item.
 
     Args:
         program: the program.
@@ -98,8 +97,8 @@ class Reference:
         )
         values = {k: v for k, v in self.item.of(prefix).items() if prefix or not k.startswith("set1.")}
         conditions = part.reach if worst.kind == "always" else part.conditions
-        found = [cp.sum(masses.p) == total, *conditions(self.item, values, masses)]
-        return masses, found + part.support(self.region, masses)
+        constraints = [cp.sum(masses.p) == total, *conditions(self.item, values, masses)]
+        return masses, constraints + part.support(self.region, masses)
 
     def _terms(self, pieces: Pieces, masses: Masses) -> tuple[cp.Expression, cp.Expression]:
         """The constant of the expected cost, and its slope in the decision, ``(column,)``."""
@@ -119,18 +118,18 @@ class Reference:
     # --- Questions ----------------------------------------------------------------------------------------------------
 
     def empty(self) -> list[str]:
-        """Whether the problem's set, and a constraint's own, holds no distribution: the statuses of the programs."""
-        found = []
+        """Return the statuses of programs that look for a distribution in the problem's set and in a constraint's."""
+        statuses = []
         for k in range(len(self.program.sets)):
             _, constraints = self.masses(Worst(_unused, own=k == 1), 1, 1.0)
-            found.append(solve(cp.Problem(cp.Maximize(0.0), constraints)))
-        return found
+            statuses.append(solve(cp.Problem(cp.Maximize(0.0), constraints)))
+        return statuses
 
-    def optimum(self, above: bool = False, free: bool = False) -> Answer:
+    def optimum(self, upper: bool = False, free: bool = False) -> Answer:
         """The best worst case.
 
         Args:
-            above: of the cost that is no smaller.
+            upper: of the cost that is no smaller.
             free: without the cost, to see whether decisions exist.
         """
         if self.cost.curve is not None and not free:
@@ -140,16 +139,16 @@ class Reference:
         points = self.cost.points if len(self.cost.points) else [None]
         columns, size = self.program.columns, self.cost.columns
         worst, robust = self.cost.worst, self.program.robust
-        if above:
-            assert self.cost.above is not None
-            worst, robust = self.cost.above[0], (*self.cost.above[1], *robust)
+        if upper:
+            assert self.cost.upper is not None
+            worst, robust = self.cost.upper[0], (*self.cost.upper[1], *robust)
         constant: cp.Expression = cp.Constant(0.0)
         slope: cp.Expression = cp.Constant(np.zeros(columns))
         constraints: Constraints = []
-        listed = [(w, 1.0 if w.kind == "expected" else cp.Variable(nonneg=True)) for w in (() if free else worst)]
-        for case, total in [*listed, *((w, cp.Variable(nonneg=True)) for w in robust)]:
-            part, more, conditions = self._group(case, total)
-            constant, slope, constraints = constant + part, slope + more, constraints + conditions
+        totals = [(w, 1.0 if w.kind == "expected" else cp.Variable(nonneg=True)) for w in (() if free else worst)]
+        for case, total in [*totals, *((w, cp.Variable(nonneg=True)) for w in robust)]:
+            part, part_slope, conditions = self._group(case, total)
+            constant, slope, constraints = constant + part, slope + part_slope, constraints + conditions
         A = np.pad(self.cost.A, ((0, 0), (0, columns - size)))
         if len(A):
             multiplier = cp.Variable(len(A), nonneg=True)
@@ -165,7 +164,7 @@ class Reference:
             constant, slope = constant - point @ price, slope + place.T @ price
         stationary = slope == 0
         problem = cp.Problem(cp.Maximize(constant), [*constraints, stationary])
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for z in points:
             if point is not None:
                 point.value = np.asarray(z)
@@ -173,13 +172,13 @@ class Reference:
             if status == "optimal":
                 # Without a slope every decision is best.
                 x = np.zeros(columns) if stationary.dual_value is None else -np.asarray(stationary.dual_value)
-                found.append(Answer(status, float(problem.value), x))
+                answers.append(Answer(status, float(problem.value), x))
             elif status != "infinite" or point is None:
                 # An integer point without continuous decisions is no reason to stop.
                 return Answer(status)
-        if not found:
+        if not answers:
             return Answer("infinite")
-        return min(found, key=lambda answer: answer.value)
+        return min(answers, key=lambda answer: answer.value)
 
     def value(self, x: Array) -> Answer:
         """The worst case of a decision, over the variables' columns; auxiliary columns are chosen best."""
@@ -187,10 +186,10 @@ class Reference:
             return self._curved_value(x)
         total: float = 0.5 * float(self.cost.quadratic[: len(x)] @ x**2)
         for worst in self.cost.worst:
-            found = self.worst(worst, x)
-            if not found.accurate:
-                return found
-            total += found.value
+            answer = self.worst(worst, x)
+            if not answer.accurate:
+                return answer
+            total += answer.value
         return Answer("optimal", total)
 
     def worst(self, worst: Worst, x: Array) -> Answer:
@@ -209,10 +208,10 @@ class Reference:
         plain = float((self.cost.A[:, : len(x)] @ x - self.cost.b).max(initial=0.0))
         worst, where = plain, "a constraint without y"
         for k, case in enumerate(self.program.robust):
-            found = self.worst(case, x)
-            if found.status == "inaccurate":
+            answer = self.worst(case, x)
+            if answer.status == "inaccurate":
                 continue
-            excess = found.value if found.accurate else np.inf
+            excess = answer.value if answer.accurate else np.inf
             if excess > worst:
                 worst, where = excess, f"constraint {self.program.choices.constraints[k]!r}"
         if self.cost.integers:
@@ -249,8 +248,8 @@ class Reference:
         """The worst expectation for a decision."""
         if (ball := self.program.sets[0][1].ball) is not None:
             radius = float(self.item.theta["radius"])
-            found = self.cost.curve.in_ball(self.item, cp.Constant(x), *ball, radius)
-            return Answer("optimal", float(found.value)) if radius >= 0 else Answer("infeasible")
+            expected_cost = self.cost.curve.in_ball(self.item, cp.Constant(x), *ball, radius)
+            return Answer("optimal", float(expected_cost.value)) if radius >= 0 else Answer("infeasible")
         status, expected = self._curved_worst(x)
         return Answer(status, float(expected(cp.Constant(x)).value) if status == "optimal" else np.nan)
 
@@ -267,7 +266,7 @@ class Reference:
         status, expected = self._curved_worst(start)
         if status != "optimal":
             return Answer(status)
-        cuts, below, above, best = [expected(x)], -np.inf, np.inf, None
+        cuts, below, upper, best = [expected(x)], -np.inf, np.inf, None
         for _ in range(CUTS):
             t = cp.Variable()
             answer = self._of_minimum(cp.Problem(cp.Minimize(t), [*rows, *(t >= cut for cut in cuts)]), x)
@@ -277,10 +276,10 @@ class Reference:
             status, expected = self._curved_worst(answer.x)
             if status != "optimal":
                 return Answer(status)
-            if (value := float(expected(cp.Constant(answer.x)).value)) < above:
-                above, best = value, answer.x
-            if above - below <= 1e-8 * (1 + abs(above)):
-                return Answer("optimal", above, best)
+            if (value := float(expected(cp.Constant(answer.x)).value)) < upper:
+                upper, best = value, answer.x
+            if upper - below <= 1e-8 * (1 + abs(upper)):
+                return Answer("optimal", upper, best)
             cuts.append(expected(x))
         return Answer("inaccurate")
 
@@ -295,15 +294,15 @@ class Reference:
         """A linear integer program, by HiGHS: the nominal distribution leaves no choice."""
         pieces = self.cost.worst[0].pieces(self.item)
         slope = pieces.g[0] + pieces.F[0].T @ (self.item.weights @ self.item.atoms)
-        found = milp(
+        result = milp(
             slope,
             constraints=LinearConstraint(self.cost.A, ub=self.cost.b),
             integrality=np.ones(len(slope)),
             bounds=Bounds(-np.inf),
         )
-        if found.status == 2:
+        if result.status == 2:
             return Answer("infinite")
-        return Answer("optimal", float(found.fun), found.x) if found.status == 0 else Answer("inaccurate")
+        return Answer("optimal", float(result.fun), result.x) if result.status == 0 else Answer("inaccurate")
 
 
 __all__ = ["Answer", "Reference", "solve"]

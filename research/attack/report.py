@@ -17,11 +17,11 @@ TOTALS = ("tried", "judged", "wrong", "raw", "refused", "masked", "unjudged", "b
 
 @dataclass(frozen=True)
 class Line:
-    """What the log says of a program.
+    """The log's line about a program.
 
     Attributes:
         number: of the program.
-        words: what it is made of.
+        words: the choices in one line.
         counts: items by outcome.
         findings: kind, item and note of each.
         refused: the library's sentence.
@@ -51,36 +51,36 @@ def read_log(path: Path) -> dict[int, Line]:
     """The lines of a log by number; a line that an interruption cut off is left out."""
     if not path.exists():
         return {}
-    found = {}
+    lines = {}
     for text in path.read_text().splitlines():
         try:
             line = Line(**json.loads(text))
         except (json.JSONDecodeError, TypeError):
             continue
-        found[line.number] = line
-    return found
+        lines[line.number] = line
+    return lines
 
 
 def totals(lines: Iterable[Line]) -> dict[str, int]:
     """Count programs (tried, refused), items (judged, masked, unjudged) and findings (wrong, raw, broken)."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in lines:
-        found["tried"] += 1
-        found["refused"] += bool(line.refused)
+        counts["tried"] += 1
+        counts["refused"] += bool(line.refused)
         for name, count in line.counts.items():
             if not name.startswith("derivative"):
                 kind = name.split(":")[0]
-                found["judged" if kind in ("right", "wrong") else kind] += count
+                counts["judged" if kind in ("right", "wrong") else kind] += count
         for finding in line.findings:
             kind = finding["kind"]
-            found["raw" if kind == "raw" else "wrong" if kind.startswith("wrong") else "broken"] += 1
-    return {name: found[name] for name in TOTALS}
+            counts["raw" if kind == "raw" else "wrong" if kind.startswith("wrong") else "broken"] += 1
+    return {name: counts[name] for name in TOTALS}
 
 
 def summary(lines: list[Line]) -> str:
-    """The counts, and what they are made of."""
-    found = totals(lines)
-    text = [", ".join(f"{name} {count}" for name, count in found.items())]
+    """Return the counts, and the outcomes, findings and refusals behind them, as text."""
+    sums = totals(lines)
+    text = [", ".join(f"{name} {count}" for name, count in sums.items())]
     parts: dict[str, Counter[str]] = {"Items": Counter(), "Findings": Counter(), "Refused": Counter()}
     for line in lines:
         parts["Items"].update(line.counts)
@@ -96,7 +96,7 @@ def summary(lines: list[Line]) -> str:
 
 def script(program: Program, finding: Finding, seed: int, number: int) -> str:
     """A self-contained script that shows a finding."""
-    shown = ", ".join(f"decision.best[{name}].tolist()" for name, _ in program.cost.names)
+    printed = ", ".join(f"decision.best[{name}].tolist()" for name, _ in program.cost.names)
     return "\n".join(
         [
             f'"""{finding.kind}: program {number} of seed {seed}, item {finding.item}.',
@@ -108,7 +108,7 @@ def script(program: Program, finding: Finding, seed: int, number: int) -> str:
             program.source,
             inputs(program),
             "decision = dro.DROLayer(problem)(theta, nominal, known)",
-            f"print(decision.statuses, decision.value.tolist(), {shown})",
+            f"print(decision.statuses, decision.value.tolist(), {printed})",
             "",
         ]
     )

@@ -66,7 +66,7 @@ def reproduction(seed: int, number: int, invariants: tuple[str, ...], finding: F
 
 
 def _serve(connection: Any) -> None:
-    """Answer requests until there are none: runs in a process of its own."""
+    """Answer requests until there are none; this is the main function of a worker process."""
     import torch
 
     torch.set_num_threads(1)
@@ -163,14 +163,14 @@ def attack(settings: Settings) -> list[Line]:
                     _write(log, line)
                     _show(total - len(waiting) - len(busy), total, time.monotonic() - start, lines)
                 time.sleep(0.005)
-        chosen = [lines[number] for number in settings.numbers if number in lines]
+        reported = [lines[number] for number in settings.numbers if number in lines]
         if settings.reproduce:
-            _reproduce(settings, chosen, workers[0])
+            _reproduce(settings, reported, workers[0])
     finally:
         for worker in workers:
             worker.stop()
-    (settings.folder / f"seed-{settings.seed}.txt").write_text(summary(chosen) + "\n")
-    return chosen
+    (settings.folder / f"seed-{settings.seed}.txt").write_text(summary(reported) + "\n")
+    return reported
 
 
 def _write(log: TextIO, line: Line) -> None:
@@ -181,9 +181,12 @@ def _write(log: TextIO, line: Line) -> None:
 def _show(done: int, total: int, seconds: float, lines: dict[int, Line]) -> None:
     """Progress on standard error."""
     findings = sum(len(line.findings) for line in lines.values())
-    left = seconds / max(1, done) * (total - done)
+    remaining = seconds / max(1, done) * (total - done)
     print(
-        f"\r{done} of {total} programs, {findings} findings, {left:.0f} s left   ", end="", file=sys.stderr, flush=True
+        f"\r{done} of {total} programs, {findings} findings, {remaining:.0f} s left   ",
+        end="",
+        file=sys.stderr,
+        flush=True,
     )
     if done == total:
         print(file=sys.stderr)

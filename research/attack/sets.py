@@ -12,7 +12,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from research.attack.drawn import Draw, Item, text
+from research.attack.drawn import Draw, Item, text, with_prefix
 from research.attack.masses import Constraints, Masses, Region, Values, box, squares_below
 from research.attack.moments import MOMENTS
 
@@ -36,7 +36,7 @@ class SetPart:
         units: the unit of every parameter.
         conditions: what a distribution of the set satisfies, besides its support.
         reach: what single outcomes satisfy, besides the support: ``dro.always`` asks about these.
-        around: whether the set needs a nominal distribution.
+        nominal: whether the set needs a nominal distribution.
         scenarios: number of scenarios.
         pinned: whether mass stays at the atoms, so that the support says nothing.
         ball: norm and order of a plain Wasserstein ball.
@@ -49,7 +49,7 @@ class SetPart:
     units: dict[str, float]
     conditions: Conditions
     reach: Conditions = nothing
-    around: bool = False
+    nominal: bool = False
     scenarios: int = 1
     pinned: bool = False
     lines: tuple[str, ...] = ()
@@ -61,12 +61,12 @@ class SetPart:
         """What the support asks of the masses."""
         if not self.regions:
             return [] if self.pinned else region.constrain(masses)
-        found, first = Constraints(), 0
+        constraints, first = Constraints(), 0
         for count, own, pinned in self.regions:
             part = masses.part(first, count, 0.0)
-            found += [] if pinned else (region if own is None else region.both(own)).constrain(part)
+            constraints += [] if pinned else (region if own is None else region.both(own)).constrain(part)
             first += count
-        return found
+        return constraints
 
 
 # --- Moments ----------------------------------------------------------------------------------------------------------
@@ -74,10 +74,10 @@ class SetPart:
 
 def _moment_set(draw: Draw, names: list[str]) -> SetPart:
     """The intersection of some moments."""
-    listed = [MOMENTS[name](draw) for name in names]
+    moments_of_set = [MOMENTS[name](draw) for name in names]
     values: list[Values] = [{} for _ in range(draw.items)]
     units: dict[str, float] = {}
-    for i, moment in enumerate(listed):
+    for i, moment in enumerate(moments_of_set):
         units |= {f"{i}.{name}": draw.unit**degree for name, degree in moment.degrees.items()}
         for k in range(draw.items):
             own = moment.draw(draw)
@@ -88,15 +88,15 @@ def _moment_set(draw: Draw, names: list[str]) -> SetPart:
             units[f"{i}.sigma"] = draw.unit**moment.degree
 
     def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
-        found = Constraints()
-        for i, moment in enumerate(listed):
-            mine = {name.removeprefix(f"{i}."): value for name, value in own.items() if name.startswith(f"{i}.")}
-            sigma = mine.pop("sigma", moment.sigma)
-            found += moment.constrain(mine, sigma, masses)
-        return found
+        constraints = Constraints()
+        for i, moment in enumerate(moments_of_set):
+            parameters = with_prefix(own, f"{i}.")
+            sigma = parameters.pop("sigma", moment.sigma)
+            constraints += moment.constrain(parameters, sigma, masses)
+        return constraints
 
     return SetPart(
-        f"dro.MomentSet(y, [{', '.join(moment.code for moment in listed)}])", tuple(values), units, conditions
+        f"dro.MomentSet(y, [{', '.join(moment.code for moment in moments_of_set)}])", tuple(values), units, conditions
     )
 
 
@@ -133,11 +133,11 @@ def grouped(draw: Draw) -> SetPart:
         values.append({"mu": mu, "sigma": factor * np.array([squares[list(g)].sum() for g in groups])})
 
     def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
-        deviations, found = masses.about(own["mu"]), Constraints()
+        deviations, constraints = masses.about(own["mu"]), Constraints()
         for group, sigma in zip(groups, own["sigma"], strict=True):
             t = cp.Variable(masses.p.shape[0])
-            found += [squares_below(deviations[:, list(group)], t, masses.p), cp.sum(t) <= sigma * masses.total]
-        return found
+            constraints += [squares_below(deviations[:, list(group)], t, masses.p), cp.sum(t) <= sigma * masses.total]
+        return constraints
 
     units = {"mu": draw.unit, "sigma": draw.unit**2}
     code = f"dro.MomentSet.grouped(y, {size})"
@@ -162,7 +162,7 @@ def _ball(draw: Draw, order: float, kind: str, fixed: list[int]) -> SetPart:
     """The distributions within a distance of the nominal one."""
     norm = draw.choose((1, 2, np.inf))
     moving = [i for i in range(draw.dim) if i not in fixed]
-    given = np.eye(len(moving)) + 0.4 * draw.normal((len(moving), len(moving)))
+    matrix = np.eye(len(moving)) + 0.4 * draw.normal((len(moving), len(moving)))
     values: list[Values] = []
     for _ in range(draw.items):
         radius = np.exp(draw.uniform(np.log(0.02), np.log(1.2)))
@@ -171,7 +171,7 @@ def _ball(draw: Draw, order: float, kind: str, fixed: list[int]) -> SetPart:
             values[-1]["metric"] = np.eye(len(moving)) + 0.4 * draw.normal((len(moving), len(moving)))
 
     def ways(item: Item, own: Values, masses: Masses) -> tuple[cp.Expression, Constraints]:
-        A = np.eye(len(moving)) if kind == "none" else given if kind == "given" else own["metric"]
+        A = np.eye(len(moving)) if kind == "none" else matrix if kind == "given" else own["metric"]
         if kind == "learnt":
             # A learnt metric is divided by the root of the mean square of its columns' lengths.
             A = A / np.sqrt((A**2).sum() / len(moving))
@@ -182,32 +182,39 @@ def _ball(draw: Draw, order: float, kind: str, fixed: list[int]) -> SetPart:
         return cp.abs(u[:, 0]) if u.shape[1] == 1 else cp.norm(u, norm, axis=1)
 
     def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
-        u, found = ways(item, own, masses)
+        u, constraints = ways(item, own, masses)
         radius = float(own["radius"])
-        found = [*found, *_impossible(radius, masses), masses.by_scenario(masses.p) == item.weights * masses.total]
+        constraints = [
+            *constraints,
+            *_impossible(radius, masses),
+            masses.by_scenario(masses.p) == item.weights * masses.total,
+        ]
         if np.isinf(order):
-            return [*found, lengths(u) <= radius * masses.p]
+            return [*constraints, lengths(u) <= radius * masses.p]
         if order == 1:
-            return [*found, cp.sum(lengths(u)) <= (radius * masses.total if masses.budget is None else masses.budget)]
+            return [
+                *constraints,
+                cp.sum(lengths(u)) <= (radius * masses.total if masses.budget is None else masses.budget),
+            ]
         t, longest = cp.Variable(masses.p.shape[0]), cp.Variable((masses.p.shape[0], 1))
-        found += [squares_below(longest, t, masses.p), lengths(u) <= longest[:, 0]]
-        return [*found, cp.sum(t) <= (radius**2 * masses.total if masses.budget is None else masses.budget)]
+        constraints += [squares_below(longest, t, masses.p), lengths(u) <= longest[:, 0]]
+        return [*constraints, cp.sum(t) <= (radius**2 * masses.total if masses.budget is None else masses.budget)]
 
     def reach(item: Item, own: Values, masses: Masses) -> Constraints:
         if not np.isinf(order) and not fixed:
             return []
-        u, found = ways(item, own, masses)
-        found = found + ([lengths(u) <= float(own["radius"]) * masses.p] if np.isinf(order) else [])
-        return found + _possible(item.weights, masses)
+        u, constraints = ways(item, own, masses)
+        constraints = constraints + ([lengths(u) <= float(own["radius"]) * masses.p] if np.isinf(order) else [])
+        return constraints + _possible(item.weights, masses)
 
     code = f"dro.Wasserstein(y, {draw.atoms}, norm={'np.inf' if np.isinf(norm) else norm}"
     code += f", order={'np.inf' if np.isinf(order) else order}"
-    code += f", metric={text(given)}" if kind == "given" else ""
+    code += f", metric={text(matrix)}" if kind == "given" else ""
     code += f", metric=dro.Learn({len(moving)}, {len(moving)})" if kind == "learnt" else ""
     code += f", fixed={fixed})" if fixed else ")"
     units = {"radius": draw.unit, "metric": 1.0}
     plain = (norm, order) if kind == "none" and not fixed else None
-    return SetPart(code, tuple(values), units, conditions, reach, around=True, scenarios=draw.atoms, ball=plain)
+    return SetPart(code, tuple(values), units, conditions, reach, nominal=True, scenarios=draw.atoms, ball=plain)
 
 
 def _impossible(radius: float, masses: Masses) -> Constraints:
@@ -234,7 +241,7 @@ def empirical(draw: Draw) -> SetPart:
         return [pinned, masses.by_scenario(masses.p) == item.weights * masses.total]
 
     code = f"dro.Empirical(y, {draw.atoms})"
-    return SetPart(code, ({},) * draw.items, {}, conditions, _at_atoms, around=True, scenarios=draw.atoms, pinned=True)
+    return SetPart(code, ({},) * draw.items, {}, conditions, _at_atoms, nominal=True, scenarios=draw.atoms, pinned=True)
 
 
 KINDS = ("kl", "burg", "chi2", "tv", "hellinger")
@@ -243,20 +250,20 @@ KINDS = ("kl", "burg", "chi2", "tv", "hellinger")
 def ball(kind: str, q: cp.Expression, weights: Array, total: Any, radius: float) -> Constraints:
     """Σ ω_n φ(q_n / (ω_n total)) ≤ radius for the masses q of weights ω, with sum ``total``."""
     inside = np.asarray(weights) > 0
-    found: Constraints = [q[np.flatnonzero(~inside)] == 0] if (~inside).any() else []
+    constraints: Constraints = [q[np.flatnonzero(~inside)] == 0] if (~inside).any() else []
     q, w = q[np.flatnonzero(inside)], np.asarray(weights)[inside]
     if kind == "tv":
-        return [*found, cp.sum(cp.abs(q - w * total)) <= radius * total]
+        return [*constraints, cp.sum(cp.abs(q - w * total)) <= radius * total]
     if kind == "chi2":
-        return [*found, cp.norm(cp.multiply(q - w * total, 1 / np.sqrt(w))) <= np.sqrt(max(radius, 0.0)) * total]
+        return [*constraints, cp.norm(cp.multiply(q - w * total, 1 / np.sqrt(w))) <= np.sqrt(max(radius, 0.0)) * total]
     if kind == "kl":
-        return [*found, cp.sum(cp.rel_entr(q, w * total)) <= radius * total]
+        return [*constraints, cp.sum(cp.rel_entr(q, w * total)) <= radius * total]
     if kind == "burg":
-        return [*found, cp.sum(cp.rel_entr(w * total, q)) <= radius * total]
+        return [*constraints, cp.sum(cp.rel_entr(w * total, q)) <= radius * total]
     roots = cp.Variable(len(w))
     # Σ ω (√t - 1)² = 2 - 2 Σ √(ω q), with roots below √(q total).
     below = squares_below(cp.reshape(roots, (-1, 1), order="C"), q, total * np.ones(len(w)))
-    return [*found, below, 2 * total - 2 * np.sqrt(w) @ roots <= radius * total]
+    return [*constraints, below, 2 * total - 2 * np.sqrt(w) @ roots <= radius * total]
 
 
 def _divergence(kind: str) -> Callable[[Draw], SetPart]:
@@ -273,7 +280,7 @@ def _divergence(kind: str) -> Callable[[Draw], SetPart]:
         )
         code = f"dro.Divergence(y, {draw.atoms}, kind={kind!r})"
         return SetPart(
-            code, values, {"radius": 1.0}, conditions, _at_atoms, around=True, scenarios=draw.atoms, pinned=True
+            code, values, {"radius": 1.0}, conditions, _at_atoms, nominal=True, scenarios=draw.atoms, pinned=True
         )
 
     return part
@@ -300,8 +307,8 @@ def _outcomes(shape: str) -> Callable[[Draw], SetPart]:
                 v = cp.Variable((masses.p.shape[0], n))
                 return [u == v @ own["factor"].T, cp.norm(v, 2, axis=1) <= p]
             v = cp.abs(u) @ np.diag(1.0 / own["radius"])
-            found = [v <= cp.reshape(p, (-1, 1), order="C") @ np.ones((1, n))]
-            return found if shape == "box" else [*found, cp.sum(v, axis=1) <= budget * p]
+            constraints = [v <= cp.reshape(p, (-1, 1), order="C") @ np.ones((1, n))]
+            return constraints if shape == "box" else [*constraints, cp.sum(v, axis=1) <= budget * p]
 
         code = f"dro.Outcomes(y, {shape!r}{f', budget={text(budget)}' if shape == 'budget' else ''})"
         units = {"centre": draw.unit, "radius": draw.unit, "factor": draw.unit}
@@ -312,29 +319,29 @@ def _outcomes(shape: str) -> Callable[[Draw], SetPart]:
 
 def mean_covariance(draw: Draw) -> SetPart:
     """The mean in an ellipsoid and the second moment below a matrix (Delage and Ye, 2010)."""
-    n, given = draw.dim, draw.chance(0.3)
+    n, constant = draw.dim, draw.chance(0.3)
     gamma1, gamma2 = float(draw.uniform(0.05, 0.4)), float(draw.uniform(0.8, 2.0))
     values: list[Values] = []
     for _ in range(draw.items):
         spread = np.cov(draw.sample.T, bias=True).reshape(n, n) + 0.02 * np.eye(n)
         factor = np.linalg.cholesky(spread) * (draw.uniform(0.05, 0.3) if draw.empty else draw.uniform(1.2, 2.0))
         values.append({"mu": draw.sample.mean(0) + (1.5 * draw.direction() if draw.empty else 0.0), "factor": factor})
-        values[-1] |= {} if given else {"gamma1": draw.uniform(0.02, 0.5)}
+        values[-1] |= {} if constant else {"gamma1": draw.uniform(0.02, 0.5)}
 
     def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
         inverse = np.linalg.inv(own["factor"])
-        xi, second, found = masses.about(own["mu"]) @ inverse.T, [], Constraints()
+        xi, second, constraints = masses.about(own["mu"]) @ inverse.T, [], Constraints()
         for r in range(masses.p.shape[0]):
             # The second moment of a row with mass p and first moment ξ is at least ξξᵀ/p.
             S, M = cp.Variable((n + 1, n + 1), PSD=True), cp.Variable((n, n), symmetric=True)
-            found += [S[:n, :n] == M, S[:n, n] == xi[r], S[n, n] == masses.p[r]]
+            constraints += [S[:n, :n] == M, S[:n, n] == xi[r], S[n, n] == masses.p[r]]
             second.append(M)
-        bound = np.sqrt(gamma1 if given else float(own["gamma1"]))
-        found.append(cp.norm(cp.sum(xi, axis=0)) <= bound * masses.total)
+        bound = np.sqrt(gamma1 if constant else float(own["gamma1"]))
+        constraints.append(cp.norm(cp.sum(xi, axis=0)) <= bound * masses.total)
         slack = cp.Variable((n, n), PSD=True)
-        return [*found, slack == gamma2 * masses.total * np.eye(n) - sum(second)]
+        return [*constraints, slack == gamma2 * masses.total * np.eye(n) - sum(second)]
 
-    code = f"dro.MeanCovariance(y, gamma2={text(gamma2)}{f', gamma1={text(gamma1)}' if given else ''})"
+    code = f"dro.MeanCovariance(y, gamma2={text(gamma2)}{f', gamma1={text(gamma1)}' if constant else ''})"
     units = {"mu": draw.unit, "factor": draw.unit, "gamma1": 1.0}
     return SetPart(code, tuple(values), units, conditions)
 
@@ -346,13 +353,13 @@ def mixture(draw: Draw) -> SetPart:
     """Two events, one of them perhaps within a box, with probabilities that are given, learnt or in a ball."""
     inner = [_EVENTS[str(draw.choose(list(_EVENTS)))](draw) for _ in range(2)]
     kind = draw.choose((None, None, *KINDS))
-    given = draw.uniform(0.2, 0.8) if draw.chance(0.4) else None
+    share = draw.uniform(0.2, 0.8) if draw.chance(0.4) else None
     region = box(draw.centre - 1.35, draw.centre + 1.35) if draw.chance(0.5) else None
     shares = [rounded_shares(draw) for _ in range(draw.items)]
     values: list[Values] = []
     units = {"weights": 1.0, "radius": 1.0}
     for k in range(draw.items):
-        values.append({} if given is not None else {"weights": shares[k]})
+        values.append({} if share is not None else {"weights": shares[k]})
         values[k] |= {} if kind is None else {"radius": np.exp(draw.uniform(-4.0, -0.5))}
         for event, part in enumerate(inner):
             values[k] |= {f"{event}.{name}": value for name, value in part.values[k].items()}
@@ -360,27 +367,27 @@ def mixture(draw: Draw) -> SetPart:
         units |= {f"{event}.{name}": unit for name, unit in part.units.items()}
 
     def parts(own: Values, masses: Masses, totals: Any) -> list[tuple[SetPart, Values, Masses]]:
-        found, first = [], 0
+        events, first = [], 0
         for event, part in enumerate(inner):
-            mine = {name.removeprefix(f"{event}."): v for name, v in own.items() if name.startswith(f"{event}.")}
-            found.append((part, mine, masses.part(first, part.scenarios, totals[event])))
+            event_masses = masses.part(first, part.scenarios, totals[event])
+            events.append((part, with_prefix(own, f"{event}."), event_masses))
             first += part.scenarios
-        return found
+        return events
 
     def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
-        p = np.array([given, 1 - given]) if given is not None else own["weights"] / own["weights"].sum()
+        p = np.array([share, 1 - share]) if share is not None else own["weights"] / own["weights"].sum()
         totals = cp.Variable(2, nonneg=True)
-        found: Constraints = [cp.sum(totals) == masses.total]
+        constraints: Constraints = [cp.sum(totals) == masses.total]
         if kind is None:
-            found.append(totals == p * masses.total)
+            constraints.append(totals == p * masses.total)
         else:
-            found += ball(kind, totals, p, masses.total, float(own["radius"]))
-        for event, (part, mine, own_masses) in enumerate(parts(own, masses, totals)):
-            found += [cp.sum(own_masses.p) == totals[event], *part.conditions(item, mine, own_masses)]
-        return found
+            constraints += ball(kind, totals, p, masses.total, float(own["radius"]))
+        for event, (part, parameters, event_masses) in enumerate(parts(own, masses, totals)):
+            constraints += [cp.sum(event_masses.p) == totals[event], *part.conditions(item, parameters, event_masses)]
+        return constraints
 
     def reach(item: Item, own: Values, masses: Masses) -> Constraints:
-        return [c for part, mine, m in parts(own, masses, [0.0, 0.0]) for c in part.reach(item, mine, m)]
+        return [c for part, parameters, m in parts(own, masses, [0.0, 0.0]) for c in part.reach(item, parameters, m)]
 
     lines: tuple[str, ...] = ()
     second = inner[1].code
@@ -389,7 +396,7 @@ def mixture(draw: Draw) -> SetPart:
         lines = (f"inside = y.within(s.Box({text(low)}, {text(high)}))",)
         second = second.replace("(y,", "(inside,")
     code = f"dro.Mixture([{inner[0].code}, {second}]"
-    code += f", weights={text(np.array([given, 1 - given]))}" if given is not None else ""
+    code += f", weights={text(np.array([share, 1 - share]))}" if share is not None else ""
     code += f", kind={kind!r})" if kind else ")"
     regions = tuple((p.scenarios, r, p.pinned) for p, r in zip(inner, (None, region), strict=True))
     return SetPart(
@@ -398,7 +405,7 @@ def mixture(draw: Draw) -> SetPart:
         units,
         conditions,
         reach,
-        around=any(part.around for part in inner),
+        nominal=any(part.nominal for part in inner),
         scenarios=sum(part.scenarios for part in inner),
         lines=lines,
         regions=regions,

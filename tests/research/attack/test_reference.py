@@ -59,7 +59,7 @@ def test_the_optimum_is_the_value_of_its_decision() -> None:
     seen = 0
     for number in range(25):
         program = build(draw_choices(11, number), 11, number)
-        if program.cost.above is not None or any(w.kind == "fragility" for w in program.cost.worst):
+        if program.cost.upper is not None or any(w.kind == "fragility" for w in program.cost.worst):
             continue
         reference = Reference(program, program.items[0])
         best = reference.optimum()
