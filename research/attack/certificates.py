@@ -100,9 +100,9 @@ def _attains(answered: Answered, distribution: Any, worst: Worst, columns: Array
         if not answered.decision.ok[k] or not np.isfinite(values[k]):
             continue
         pieces = worst.pieces(item).wide(columns.shape[1])
-        atoms = distribution.atoms[k].numpy() / program.choices.unit
+        atoms = distribution.mass.atoms[k].numpy() / program.choices.unit
         p, origin = distribution.probabilities[k].numpy(), distribution.mass.origin[k].numpy()
-        ways = distribution.directions[k].numpy() / program.choices.unit
+        ways = distribution.mass.directions[k].numpy() / program.choices.unit
         x = columns[k]
         quadratic = 0.5 * float(program.cost.quadratic[: len(x)] @ x[: len(program.cost.quadratic)] ** 2)
         value = values[k] / program.choices.cost_unit

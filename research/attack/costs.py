@@ -54,7 +54,8 @@ class CostPart:
         size: number of columns of the variables.
         upper: where the library's value is no less than the reference's: the worst cases of a cost that is no smaller,
             and of its constraints.
-        curve: a cost that is curved in y, judged by its own reference.
+        curve: a cost that is curved in y, judged by another reference.
+        quantity: what an adaptive decision makes up for: a decision's quantity for every coordinate.
     """
 
     lines: tuple[str, ...]
@@ -72,6 +73,7 @@ class CostPart:
     known: tuple[tuple[str, tuple[Array, ...], float], ...] = ()
     upper: tuple[tuple[Worst, ...], tuple[Worst, ...]] | None = None
     curve: Any = None
+    quantity: Any = None
 
     @property
     def size(self) -> int:
@@ -139,7 +141,8 @@ def newsvendor(draw: Draw, integer: bool, known: bool) -> CostPart:
     """Shortage and holding costs of every coordinate, and a price; at times a square of the decision."""
     part, quantity, code = _stock(draw, integer, known, 4.0)
     n, u, v = draw.dim, draw.unit, draw.cost_unit
-    short, hold, price = draw.uniform(2.0, 5.0, n), draw.uniform(0.2, 1.5, n), draw.uniform(0.1, 1.5, part.size)
+    short, hold = draw.between(2.0, 5.0, (2e-2, 5e2), n), draw.between(0.2, 1.5, (2e-3, 1e2), n)
+    price = draw.between(0.1, 1.5, (1e-3, 10.0), part.size)
     ridge = float(draw.uniform(0.1, 1.0)) if draw.chance(0.3) else 0.0
     rows = np.eye(n)
 
@@ -333,7 +336,10 @@ def _vertices(top: Array, total: float) -> list[Array]:
 
 
 def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
-    """Shortages that are met by an adaptive decision: between the exact cost and that of a rule that is affine in y."""
+    """Shortages that are met by an adaptive decision: between the exact cost and that of a rule that is affine in y.
+
+    The decision sees all of y, or its first coordinate only.
+    """
     part, quantity, code = _stock(draw, integer, known, 4.0)
     n, u, v = draw.dim, draw.unit, draw.cost_unit
     short, price = draw.uniform(1.0, 4.0, n), draw.uniform(0.2, 1.0, part.size)
@@ -343,7 +349,9 @@ def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
         parts = [Pieces.largest([gap.times(short[i]), Pieces.of(n, part.size)]) for i, gap in enumerate(gaps)]
         return Pieces.total([*parts, Pieces.of(n, part.size, g=price)])
 
-    lines = (*part.lines, f"late = dro.Adaptive({n}, to=y, name='late', nonneg=True)")
+    visible = n if draw.chance(0.6) else 1
+    seen = "y" if visible == n else "y[:1]"
+    lines = (*part.lines, f"late = dro.Adaptive({n}, to={seen}, name='late', nonneg=True)")
     written = f"{text(price[:n] * v / u)} @ x"
     written += f" + {text(price[n:] * v)} @ z" if integer else ""
     written += f" + {text(short * v / u)} @ late"
@@ -355,7 +363,7 @@ def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
 
     def late(i: int) -> Pieces:
         F, g = np.zeros((1, n, columns)), np.zeros((1, columns))
-        F[0, np.arange(n), rule[i]], g[0, first + i] = 1.0, 1.0
+        F[0, np.arange(visible), rule[i][:visible]], g[0, first + i] = 1.0, 1.0
         return Pieces(F, np.zeros((1, n)), g, np.zeros(1))
 
     def upper(item: Item) -> Pieces:
@@ -369,9 +377,20 @@ def adaptive(draw: Draw, integer: bool, known: bool) -> CostPart:
 
         return of
 
+    def total(item: Item, x: Array) -> Array:
+        return np.array([quantity(item, i).g[0] @ x + quantity(item, i).h[0] for i in range(n)])
+
     rules = tuple(Worst(lacking(i), "always") for i in range(n))
     part = _widened(part, columns)
-    return replace(part, lines=lines, code=written, plain=plain, worst=(Worst(pieces),), upper=((Worst(upper),), rules))
+    return replace(
+        part,
+        lines=lines,
+        code=written,
+        plain=plain,
+        worst=(Worst(pieces),),
+        upper=((Worst(upper),), rules),
+        quantity=total,
+    )
 
 
 def fragility(draw: Draw, integer: bool, known: bool) -> CostPart:

@@ -20,6 +20,9 @@ from research.attack.supports import SUPPORTS, SupportPart
 
 Array = Any
 SAMPLE = 40
+ON_ALL_THE_SUPPORT = ("moments", "mean and moment", "grouped", "mean and covariance")
+"""Sets that hold distributions with some mass at any outcome of the support."""
+
 SEVERAL = ("mean and covariance", "kl", "burg")
 """Sets whose reference is slow with many pieces."""
 
@@ -47,6 +50,8 @@ class Choices:
         empty: whether sets may be empty.
         padding: whether the last atom of the first item has weight zero.
         coarse: whether many numbers coincide.
+        extreme: whether numbers range over many powers of ten.
+        matrix: whether y is a matrix with two rows.
     """
 
     set: str
@@ -67,6 +72,8 @@ class Choices:
     empty: bool
     padding: bool
     coarse: bool = False
+    extreme: bool = False
+    matrix: bool = False
 
     @property
     def words(self) -> str:
@@ -91,6 +98,7 @@ class Program:
         cost: the cost.
         robust: the worst cases of the constraints.
         columns: number of columns, auxiliary ones included.
+        sample: outcomes inside the support, ``(point, dim)``.
     """
 
     choices: Choices
@@ -102,6 +110,13 @@ class Program:
     cost: CostPart
     robust: tuple[Worst, ...]
     columns: int
+    sample: Array
+
+    def outcomes(self, item: Item) -> Array:
+        """Outcomes that the problem's set certainly allows, ``(point, dim)``."""
+        if item.atoms is not None and self.sets[0][1].nominal and not self.sets[0][1].regions:
+            return item.atoms[item.weights > 0]
+        return self.sample if self.choices.set in ON_ALL_THE_SUPPORT else self.sample[:0]
 
 
 def generator(seed: int, number: int, stream: int = 0) -> np.random.Generator:
@@ -149,6 +164,8 @@ def draw_choices(seed: int, number: int) -> Choices:
         damage[2],
         often(0.15),
         often(0.1),
+        often(0.1),
+        often(0.1),
     )
     if often(0.1):
         # Costs that are curved in y need sets that make them tractable.
@@ -173,11 +190,14 @@ def consistent(choices: Choices) -> Choices:
         choices = replace(choices, maximise=False)
     if not choices.constraints:
         choices = replace(choices, own="")
+    if choices.extreme:
+        choices = replace(choices, coarse=False, empty=False)
     slow = any(name in SEVERAL for name in (choices.set, choices.own))
     most = 2 if slow or (choices.integer and choices.cost != "portfolio") else 3
     if choices.cost in ("newsvendor", "adaptive", "recourse"):
         choices = replace(choices, dim=min(choices.dim, most))
-    return replace(choices, dim=min(choices.dim, 3)) if slow else choices
+    choices = replace(choices, dim=min(choices.dim, 3)) if slow else choices
+    return replace(choices, matrix=choices.matrix and choices.dim in (2, 4))
 
 
 def build(choices: Choices, seed: int, number: int) -> Program:
@@ -202,6 +222,7 @@ def build(choices: Choices, seed: int, number: int) -> Program:
         sample,
         choices.empty,
         choices.coarse,
+        choices.extreme,
     )
     support = SUPPORTS[choices.support](draw)
     sets = [("", SETS[choices.set](draw))] + ([("set1.", SETS[choices.own](draw))] if choices.own else [])
@@ -233,13 +254,13 @@ def build(choices: Choices, seed: int, number: int) -> Program:
         atoms = weights = None
         if any(part.nominal for _, part in sets):
             atoms = sample[rng.permutation(SAMPLE)[: choices.atoms]]
-            weights = np.ones(choices.atoms) if choices.coarse else rng.uniform(0.3, 1.0, choices.atoms)
+            weights = np.ones(choices.atoms) if choices.coarse else draw.between(0.3, 1.0, (1e-9, 1.0), choices.atoms)
             if choices.padding and k == 0:
                 weights[-1] = 0.0
             weights = weights / weights.sum()
         items.append(Item(theta, atoms, weights, {name: values[k] for name, values in known.items()}))
     source = _source(choices, support, sets, cost, plain)
-    return Program(choices, source, tuple(items), units, support, tuple(sets), cost, tuple(robust), columns)
+    return Program(choices, source, tuple(items), units, support, tuple(sets), cost, tuple(robust), columns, sample)
 
 
 def _source(
@@ -249,6 +270,13 @@ def _source(
     objective = f"cp.Maximize(-({cost.code}))" if choices.maximise else cost.code
     second = [f"own = {sets[1][1].code.replace('inside', 'inside1')}"] if len(sets) > 1 else []
     second_lines = [line.replace("inside", "inside1") for line in sets[1][1].lines] if len(sets) > 1 else []
+    uncertain = [f"y = dro.Uncertain({choices.dim}, support={support.code})"]
+    if choices.matrix:
+        # Sets are over the matrix; costs see its entries row by row.
+        uncertain = [
+            f"Y = dro.Uncertain((2, {choices.dim // 2}), support={support.code})",
+            "y = cp.vec(Y, order='C')",
+        ]
     lines = [
         "import cvxpy as cp",
         "import numpy as np",
@@ -259,7 +287,7 @@ def _source(
         "from drolayers import support as s",
         "",
         *support.lines,
-        f"y = dro.Uncertain({choices.dim}, support={support.code})",
+        *uncertain,
         *cost.lines,
         *sets[0][1].lines,
         f"ambiguity = {sets[0][1].code}",
@@ -269,6 +297,9 @@ def _source(
         f"constraints = [{', '.join(plain)}]",
         "problem = dro.DecisionProblem(cost, constraints, ambiguity)",
     ]
+    if choices.matrix:
+        lines = [line.replace("(y,", "(Y,").replace("y.within", "Y.within") for line in lines]
+        lines = [line.replace("to=y,", "to=Y,") for line in lines]
     return "\n".join(lines)
 
 

@@ -82,6 +82,7 @@ class Draw:
         sample: outcomes, ``(point, dim)``.
         empty: whether bounds are drawn so small that sets may be empty.
         coarse: whether numbers are multiples of a quarter, so that many of them coincide.
+        extreme: whether bounds, radii, weights and prices range over many powers of ten.
     """
 
     rng: np.random.Generator
@@ -94,6 +95,7 @@ class Draw:
     sample: Array
     empty: bool = False
     coarse: bool = False
+    extreme: bool = False
 
     def rounded(self, values: Array) -> Array:
         """Numbers with a few digits."""
@@ -104,6 +106,11 @@ class Draw:
         numbers = self.rounded(self.rng.uniform(low, high, shape))
         # A positive number stays positive.
         return np.maximum(numbers, 0.25) if self.coarse and low > 0 else numbers
+
+    def between(self, low: float, high: float, extremes: tuple[float, float], shape: Any = ()) -> Array:
+        """Numbers whose logarithms are uniform, from a wider range in extreme programs."""
+        low, high = extremes if self.extreme else (low, high)
+        return rounded(np.exp(self.rng.uniform(np.log(low), np.log(high), shape)))
 
     def normal(self, shape: Any = ()) -> Array:
         """Rounded normal numbers."""

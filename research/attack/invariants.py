@@ -35,6 +35,9 @@ COPY_EVERY = 4
 SPAWN_EVERY = 100
 """Every so many programs are sent to another process."""
 
+RULE_REL = 1e-5
+"""By how much adaptive decisions may violate their constraints, relative to one plus the size of y."""
+
 SPAWN_SECONDS = 120
 """Time that such a process may take."""
 
@@ -194,6 +197,26 @@ def copies(answered: Answered, number: int) -> Broken:
     yield from _same(answered, answered.layer if not answered.program.cost.integers else fresh, "asked again")
 
 
+def rules_obey(answered: Answered, number: int) -> Broken:
+    """Adaptive decisions cover the shortage at outcomes that the sets allow, and are never negative."""
+    program = answered.program
+    if program.cost.upper is None:
+        return
+    unit, n = program.choices.unit, program.choices.dim
+    late = answered.decision.rule[answered.names["late"]]
+    for k, item in enumerate(program.items):
+        if not answered.decision.ok[k]:
+            continue
+        quantity = program.cost.quantity(item, decisions(program, answered.names, answered.decision)[k])
+        for y in program.outcomes(item):
+            rows = torch.tensor(np.tile(unit * y, (len(program.items), 1)))
+            values = late(rows)[k].detach().numpy().reshape(n) / unit
+            lacking = np.maximum(y - quantity, 0.0) - values
+            if lacking.max() > RULE_REL * (1 + np.abs(y).max()):
+                yield k, f"at {y.tolist()} the rule is {values.tolist()}, too little by {lacking.max():.1e}"
+                return
+
+
 def _solve_elsewhere(layer: dro.DROLayer, inputs: Inputs, queue: Any) -> None:
     """Runs in another process."""
     with torch.no_grad():
@@ -236,6 +259,7 @@ INVARIANTS: dict[str, Invariant] = {
     "value alone": Invariant(value_alone),
     "decision alone": Invariant(decision_alone, expected=False),
     "copies": Invariant(copies),
+    "adaptive decisions obey": Invariant(rules_obey),
     "another process": Invariant(elsewhere, expected=False),
 }
 SETTLED = tuple(name for name, invariant in INVARIANTS.items() if invariant.expected)

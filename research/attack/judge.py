@@ -292,6 +292,11 @@ def _judge_gradients(verdict: Verdict, answered: Answered, best: list[Answer], s
         if not ok[k] or best[k].status != "optimal":
             continue
         truth = _stable(values[:, k])
+        if sides := _kink(values[:, k]):
+            between = sides[0] - GRADIENT_REL <= of_value[k] <= sides[1] + GRADIENT_REL
+            verdict.counts[f"derivative: value, {'between' if between else 'beyond'} both sides of a kink"] += 1
+            if not between:
+                verdict.add("wrong value gradient", k, f"{of_value[k]:.6g} is not between {sides}")
         if truth is not None and number % EVERY_VALUE == 0 and not judged_by_reference and program.cost.upper is None:
             judged_by_reference = True
             truth = _of_reference(program, k, ways[k])

@@ -103,7 +103,8 @@ def _moment_set(draw: Draw, names: list[str]) -> SetPart:
 def _bound(draw: Draw, moment: Any, own: Values) -> Array:
     """A bound that the sample meets, or that it may not meet."""
     at = moment.at(own, draw.sample)
-    mean, factor = at.mean(0), draw.uniform(0.02, 1.1) if draw.empty else np.exp(draw.uniform(np.log(1.05), np.log(4)))
+    mean, factor = at.mean(0), draw.between(1.05, 4.0, (1.00001, 1e5))
+    factor = draw.uniform(0.02, 1.1) if draw.empty else factor
     if moment.gauges[0][1].outer == "affine":
         return np.asarray(mean + (draw.uniform(-1.5, 0.2) if draw.empty else draw.uniform(0.05, 0.5)))
     signed = [gauge for _, gauge in moment.gauges if gauge.outer == "affine"]
@@ -165,46 +166,43 @@ def _ball(draw: Draw, order: float, kind: str, fixed: list[int]) -> SetPart:
     matrix = np.eye(len(moving)) + 0.4 * draw.normal((len(moving), len(moving)))
     values: list[Values] = []
     for _ in range(draw.items):
-        radius = np.exp(draw.uniform(np.log(0.02), np.log(1.2)))
+        radius = draw.between(0.02, 1.2, (1e-7, 1e3))
         values.append({"radius": np.asarray(-0.1 if draw.empty and draw.chance(0.5) else radius)})
         if kind == "learnt":
             values[-1]["metric"] = np.eye(len(moving)) + 0.4 * draw.normal((len(moving), len(moving)))
 
     def ways(item: Item, own: Values, masses: Masses) -> tuple[cp.Expression, Constraints]:
+        """Ways in units of the radius, so that the solver's tolerances are relative to it."""
         A = np.eye(len(moving)) if kind == "none" else matrix if kind == "given" else own["metric"]
         if kind == "learnt":
             # A learnt metric is divided by the root of the mean square of its columns' lengths.
             A = A / np.sqrt((A**2).sum() / len(moving))
         shift = masses.about(item.atoms)
-        return shift[:, moving] @ A.T, [shift[:, i] == 0 for i in fixed]
+        unit = abs(float(own["radius"])) if masses.budget is None else 1.0
+        u = cp.Variable((masses.p.shape[0], len(moving)))
+        return u, [shift[:, moving] @ A.T == unit * u, *(shift[:, i] == 0 for i in fixed)]
 
     def lengths(u: cp.Expression) -> cp.Expression:
         return cp.abs(u[:, 0]) if u.shape[1] == 1 else cp.norm(u, norm, axis=1)
 
     def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
         u, constraints = ways(item, own, masses)
-        radius = float(own["radius"])
-        constraints = [
-            *constraints,
-            *_impossible(radius, masses),
-            masses.by_scenario(masses.p) == item.weights * masses.total,
-        ]
+        by_atom = masses.by_scenario(masses.p) == item.weights * masses.total
+        constraints = [*constraints, *_impossible(float(own["radius"]), masses), by_atom]
+        budget = masses.total if masses.budget is None else masses.budget
         if np.isinf(order):
-            return [*constraints, lengths(u) <= radius * masses.p]
+            return [*constraints, lengths(u) <= masses.p]
         if order == 1:
-            return [
-                *constraints,
-                cp.sum(lengths(u)) <= (radius * masses.total if masses.budget is None else masses.budget),
-            ]
+            return [*constraints, cp.sum(lengths(u)) <= budget]
         t, longest = cp.Variable(masses.p.shape[0]), cp.Variable((masses.p.shape[0], 1))
         constraints += [squares_below(longest, t, masses.p), lengths(u) <= longest[:, 0]]
-        return [*constraints, cp.sum(t) <= (radius**2 * masses.total if masses.budget is None else masses.budget)]
+        return [*constraints, cp.sum(t) <= budget]
 
     def reach(item: Item, own: Values, masses: Masses) -> Constraints:
         if not np.isinf(order) and not fixed:
             return []
         u, constraints = ways(item, own, masses)
-        constraints = constraints + ([lengths(u) <= float(own["radius"]) * masses.p] if np.isinf(order) else [])
+        constraints = constraints + ([lengths(u) <= masses.p] if np.isinf(order) else [])
         return constraints + _possible(item.weights, masses)
 
     code = f"dro.Wasserstein(y, {draw.atoms}, norm={'np.inf' if np.isinf(norm) else norm}"
@@ -275,7 +273,7 @@ def _divergence(kind: str) -> Callable[[Draw], SetPart]:
             return [masses.about(item.atoms) == 0, cp.sum(q) == masses.total, *bounds]
 
         values = tuple(
-            {"radius": np.asarray(-0.1 if draw.empty and draw.chance(0.5) else np.exp(draw.uniform(-4.0, 0.0)))}
+            {"radius": np.asarray(-0.1 if draw.empty and draw.chance(0.5) else draw.between(0.02, 1.0, (1e-7, 30.0)))}
             for _ in range(draw.items)
         )
         code = f"dro.Divergence(y, {draw.atoms}, kind={kind!r})"
@@ -299,7 +297,7 @@ def _outcomes(shape: str) -> Callable[[Draw], SetPart]:
                 factor = 0.4 * np.eye(n) + 0.15 * draw.normal((n, n))
                 values.append({"centre": centre, "factor": factor})
             else:
-                values.append({"centre": centre, "radius": draw.uniform(0.1, 0.8, n)})
+                values.append({"centre": centre, "radius": draw.between(0.1, 0.8, (1e-6, 1e2), n)})
 
         def conditions(item: Item, own: Values, masses: Masses) -> Constraints:
             u, p = masses.about(own["centre"]), masses.p
@@ -360,7 +358,7 @@ def mixture(draw: Draw) -> SetPart:
     units = {"weights": 1.0, "radius": 1.0}
     for k in range(draw.items):
         values.append({} if share is not None else {"weights": shares[k]})
-        values[k] |= {} if kind is None else {"radius": np.exp(draw.uniform(-4.0, -0.5))}
+        values[k] |= {} if kind is None else {"radius": draw.between(0.02, 0.6, (1e-7, 30.0))}
         for event, part in enumerate(inner):
             values[k] |= {f"{event}.{name}": value for name, value in part.values[k].items()}
     for event, part in enumerate(inner):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from research.attack.draw import Choices, Program, build, consistent
 from research.attack.drawn import Item
 from research.attack.judge import Finding, Verdict, examine
+
+FLAGS = tuple(choice.name for choice in fields(Choices) if choice.type == "bool")
+"""Choices that can be switched off."""
 
 TRIES = 40
 """Programs that are tried."""
@@ -28,7 +31,7 @@ def simpler(choices: Choices) -> Iterator[Choices]:
     yield replace(choices, unit=1.0, cost_unit=1.0)
     yield replace(choices, unit=1.0)
     yield replace(choices, cost_unit=1.0)
-    for flag in ("integer", "known", "maximise", "padding", "empty", "unbounded", "impossible", "coarse"):
+    for flag in FLAGS:
         off: dict[str, Any] = {flag: False}
         yield replace(choices, **off)
     for support in ("reals", "nonnegative", "box"):
