@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 BENCHMARKS ?= $(sort $(wildcard benchmarks/*.py))
 
-.PHONY: demo test docs reproduce bench format clean
+.PHONY: demo test docs reproduce attack bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m research demo
@@ -26,6 +26,9 @@ docs: $(STAMP)
 reproduce: $(STAMP)
 	$(BIN)/python -m research reproduce --jobs 2
 	$(BIN)/python -m research report
+
+attack: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m research attack
 
 bench: $(STAMP)
 	$(INSTALL) -e '.[bench]'

@@ -10,7 +10,7 @@ weight of the decision and that of the objective with stable central differences
 Where multipliers are not unique Clarabel's last digits are noise, and its differences are not stable. Such items are
 looked at once more, with differences of points that Newton's method has polished and whose residual certifies them.
 
-What is counted is as in ``sweep.py``: right; wrong while the status says OPTIMAL; flagged (any other status, or a
+These are counted: right; wrong while the status says OPTIMAL; flagged (any other status, or a
 gradient that was masked); skipped (no stable difference, a decision that is not unique, no accurate reference). Times
 are those of a batch that was solved before: ours forward, and backward for the decision; CVXPY's with Clarabel, one
 item after another, from parameters to values.

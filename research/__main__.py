@@ -164,6 +164,48 @@ def report(
             print(f"Wrote {path}")
 
 
+class Invariants(StrEnum):
+    """The properties that an attack checks of every program."""
+
+    SETTLED = "settled"
+    ALL = "all"
+    NONE = "none"
+
+
+@app.command()
+def attack(
+    programs: Annotated[int, typer.Option(min=1, help="Number of random programs.")] = 3000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all programs.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Number of the first program.")] = 0,
+    only: Annotated[list[int] | None, typer.Option(min=0, help="The number of a single program; repeat.")] = None,
+    invariants: Annotated[Invariants, typer.Option(help="Properties of batches, copies and failures to check.")] = (
+        Invariants.SETTLED
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")] = 1,
+    minutes: Annotated[float, typer.Option(min=0, help="Time after which no program is begun.")] = float("inf"),
+    scripts: Annotated[bool, typer.Option(help="Write a shrunk script for every finding.")] = True,
+    out: Annotated[Path, typer.Option(help="Folder of the log; its programs are not run again.")] = Path("runs/attack"),
+) -> None:
+    """Attack the library with random programs and judge it by an independent reference.
+
+    Values, decisions, statuses and gradients are compared with programs over probabilities and means, enumeration and
+    differences. The log, a summary and a script for every finding are written. Exit code 1: something is wrong.
+    """
+    with one_sentence():
+        from research.attack.invariants import INVARIANTS, SETTLED
+        from research.attack.report import summary, totals
+        from research.attack.run import Settings
+        from research.attack.run import attack as run_attack
+
+        names = {Invariants.SETTLED: SETTLED, Invariants.ALL: tuple(INVARIANTS), Invariants.NONE: ()}[invariants]
+        numbers = only or list(range(first, first + programs))
+        lines = run_attack(Settings(seed, numbers, names, directory(out), jobs, minutes, scripts))
+        print(summary(lines))
+        counts = totals(lines)
+        if counts["wrong"] or counts["raw"] or counts["broken"]:
+            raise ModelError(f"The attack found something: see the scripts and seed-{seed}.jsonl in {out}.")
+
+
 class Study(StrEnum):
     """The case studies."""
 

@@ -36,7 +36,7 @@ Row = tuple[SetCase, SupportCase, KnownCase]
 
 
 def diagonal() -> list[Row]:
-    """Every set once, with supports and costs in turn; benchmarks/sweep_known.py has all triples."""
+    """Every set once, with supports and costs in turn; ``python -m research attack`` draws others."""
     rows = []
     for i, kind in enumerate(SETS):
         support = SUPPORTS[(3 * i) % len(SUPPORTS)]

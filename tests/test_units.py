@@ -1,6 +1,6 @@
 """Outcomes, decisions and costs in other units: the answer follows, or the item says that it could not.
 
-Every set meets every change of units, and every support every cost; ``benchmarks/units.py`` has the whole product.
+Every set meets every change of units, and every support every cost; ``python -m research attack`` draws others.
 """
 
 from __future__ import annotations
