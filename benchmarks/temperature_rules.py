@@ -244,6 +244,7 @@ def print_table() -> None:
         rules.setdefault(cell["rule"], {})[int(cell["seed"])] = regret
     print(f"{'problem':<18}{'points':>7} {'sample':<11}{'seeds':>6}{'detached':>10}{'differentiated':>18}{'batch':>18}")
     pooled: dict[tuple[str, str], list[np.ndarray]] = {}
+    by_seed: dict[str, dict[int, list[float]]] = {"differentiated": {}, "batch": {}}
     for (name, points, sample), rules in sorted(cells.items(), key=lambda c: (c[0][1], c[0][2], c[0][0])):
         seeds = sorted(set.intersection(*(set(rules.get(rule, {})) for rule in RULES)))
         base = np.array([rules["detached"][s] for s in seeds])
@@ -251,6 +252,8 @@ def print_table() -> None:
         for rule in ("differentiated", "batch"):
             gap = np.array([rules[rule][s] for s in seeds]) - base
             pooled.setdefault((f"{points} {sample}", rule), []).append(gap)
+            for seed, value in zip(seeds, gap, strict=True):
+                by_seed[rule].setdefault(seed, []).append(float(value))
             text += format_gap(gap.mean(), gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else np.nan)
         print(f"{name:<18}{points:>7} {sample:<11}{len(seeds):>6}{base.mean():>10.1f}{text}")
     print("mean over problems")
@@ -261,6 +264,12 @@ def print_table() -> None:
             errors = [g.std(ddof=1) / len(g) ** 0.5 if len(g) > 1 else np.nan for g in gaps]
             text += format_gap(np.mean([g.mean() for g in gaps]), np.sqrt(np.square(errors).sum()) / len(gaps))
         print(f"{scenario:<52}{text}")
+    # Cells of a seed share data, so the error of the overall mean is that of the means of seeds.
+    means = {rule: np.array([np.mean(values) for values in seeds.values()]) for rule, seeds in by_seed.items()}
+    text = "".join(
+        format_gap(m.mean(), m.std(ddof=1) / len(m) ** 0.5 if len(m) > 1 else np.nan) for m in means.values()
+    )
+    print(f"{'all, by seed':<52}{text}")
 
 
 def format_gap(mean: float, error: float) -> str:
