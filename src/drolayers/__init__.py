@@ -32,7 +32,15 @@ if TYPE_CHECKING:
         SolveError,
     )
     from drolayers.layer import Decision, DROLayer
-    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer, choose
+    from drolayers.learning import (
+        Annealed,
+        ClippedInputsWarning,
+        DecisionFocusedLearner,
+        Network,
+        Stage,
+        Trainer,
+        choose,
+    )
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Derivative, Status
@@ -63,6 +71,7 @@ _HOME = {
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Annealed": "learning",
+    "ClippedInputsWarning": "learning",
     "Network": "learning",
     "Stage": "learning",
     "Trainer": "learning",
@@ -98,6 +107,7 @@ _MODULES = {
 __all__ = [
     "Adaptive",
     "Annealed",
+    "ClippedInputsWarning",
     "DROError",
     "DROLayer",
     "Decision",

@@ -235,9 +235,8 @@ class MomentWitness:
             if isinstance(moment, Epigraph):
                 lost = ~used[i].isfinite()[:, 0]
                 leaves = ambiguity.leaf_values(theta, i)
-                bound = (
-                    values[prefix + "sigma"] if moment.sigma is None else torch.as_tensor(moment.limits[0]).to(theta)
-                )
+                given = moment.limits
+                bound = values[prefix + "sigma"] if given is None else torch.as_tensor(given)[0].to(theta)
                 for name, vector in _opened(moment, leaves, witness, bound.expand(len(theta)), size).items():
                     values[prefix + name] = torch.where(lost[:, None], vector, values[prefix + name])
             elif moment.sigma is not None and _gives_way(moment):
