@@ -33,7 +33,15 @@ if TYPE_CHECKING:
         UnsolvedItemsWarning,
     )
     from drolayers.layer import Decision, DROLayer
-    from drolayers.learning import Annealed, DecisionFocusedLearner, Network, Stage, Trainer, choose
+    from drolayers.learning import (
+        Annealed,
+        ClippedInputsWarning,
+        DecisionFocusedLearner,
+        Network,
+        Stage,
+        Trainer,
+        choose,
+    )
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
     from drolayers.status import Derivative, Status
@@ -64,6 +72,7 @@ _HOME = {
     "Projection": "projection",
     "RelativeTemperature": "surrogate",
     "Annealed": "learning",
+    "ClippedInputsWarning": "learning",
     "Network": "learning",
     "Stage": "learning",
     "Trainer": "learning",
@@ -100,6 +109,7 @@ _MODULES = {
 __all__ = [
     "Adaptive",
     "Annealed",
+    "ClippedInputsWarning",
     "DROError",
     "DROLayer",
     "Decision",

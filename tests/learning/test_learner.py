@@ -159,6 +159,20 @@ def test_fewer_points_than_neighbours(count: int) -> None:
     assert np.isfinite(model.loss(Z, Y))
 
 
+def test_no_row_that_could_be_solved_ends_the_fit() -> None:
+    """An infinite worst case, since predicted sets are never empty."""
+    Z, Y = sales(20)
+    y, stock = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
+    cost = cp.sum(cp.maximum(4.0 * (y - stock), stock - y))
+    # Both coordinates may grow together without bound.
+    problem = dro.DecisionProblem(cost, [], dro.MomentSet(y, [dro.moments.Linear(mu=[1.0, -1.0])]))
+    own = nn.Linear(2, 1)
+    start = torch.nn.utils.parameters_to_vector(own.parameters()).detach().clone()
+    with pytest.raises(dro.SolveError, match="UNBOUNDED"):
+        learner(problem, model=own, projection=None, pretraining=None).fit(Z, Y)
+    torch.testing.assert_close(torch.nn.utils.parameters_to_vector(own.parameters()).detach(), start)
+
+
 def test_a_model_of_ones_own_is_trained_but_not_changed() -> None:
     Z, Y = sales()
     own = nn.Sequential(nn.Linear(2, 3), nn.Softplus())

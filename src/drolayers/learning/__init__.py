@@ -6,6 +6,7 @@ needs("learning", *LEARNING)
 
 from drolayers.learning.calibration import Calibration, Disappointment, Report, Share  # noqa: E402
 from drolayers.learning.choice import Choice, choose  # noqa: E402
+from drolayers.learning.clipping import ClippedInputsWarning  # noqa: E402
 from drolayers.learning.data import ExampleData, Examples  # noqa: E402
 from drolayers.learning.learner import DecisionFocusedLearner  # noqa: E402
 from drolayers.learning.model import SetModel  # noqa: E402
@@ -18,6 +19,7 @@ __all__ = [
     "Annealed",
     "Calibration",
     "Choice",
+    "ClippedInputsWarning",
     "DecisionFocusedLearner",
     "DecisionModule",
     "Disappointment",
