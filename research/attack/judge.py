@@ -38,6 +38,9 @@ FLAT = 0.05
 STEPS = (1e-3, 2.5e-4)
 """Of the differences."""
 
+SIZES = ("sigma", "radius", "weights", "gamma1")
+"""Parameters that are sizes, not locations."""
+
 TIGHT = 1e-11
 """Tolerance of the solves whose differences are taken."""
 
@@ -256,10 +259,11 @@ def directions(program: Program, rng: np.random.Generator) -> list[Item]:
     ways = []
     for item in program.items:
 
-        def step(value: Array) -> Array:
-            return 0.3 * rng.normal(size=np.shape(value)) * np.maximum(np.abs(value), 0.3)
+        def step(value: Array, least: float = 0.3) -> Array:
+            return 0.3 * rng.normal(size=np.shape(value)) * np.maximum(np.abs(value), least)
 
-        theta = {name: step(value) for name, value in item.theta.items()}
+        # Sizes move in proportion, locations by a part of one.
+        theta = {n: step(value, 0.0 if n.split(".")[-1] in SIZES else 0.3) for n, value in item.theta.items()}
         known = {name: step(value) for name, value in item.known.items()}
         if item.atoms is None:
             ways.append(Item(theta, None, None, known))
