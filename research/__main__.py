@@ -177,7 +177,7 @@ def attack(
     programs: Annotated[int, typer.Option(min=1, help="Number of random programs.")] = 3000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all programs.")] = 0,
     first: Annotated[int, typer.Option(min=0, help="Number of the first program.")] = 0,
-    only: Annotated[list[int] | None, typer.Option(min=0, help="The number of a single program; repeat.")] = None,
+    only: Annotated[list[int] | None, typer.Option(min=0, help="A program's number, to run it again; repeat.")] = None,
     invariants: Annotated[Invariants, typer.Option(help="Properties of batches, copies and failures to check.")] = (
         Invariants.SETTLED
     ),
@@ -199,7 +199,13 @@ def attack(
 
         names = {Invariants.SETTLED: SETTLED, Invariants.ALL: tuple(INVARIANTS), Invariants.NONE: ()}[invariants]
         numbers = only or list(range(first, first + programs))
-        lines = run_attack(Settings(seed, numbers, names, directory(out), jobs, minutes, scripts))
+        settings = Settings(seed, numbers, names, directory(out), jobs, minutes, scripts, again=bool(only))
+        lines = run_attack(settings)
+        for line in lines if only else ():
+            print(
+                f"{line.number}: {line.words}",
+                *(f"  {f['kind']}, item {f['item']}: {f['note']}" for f in line.findings),
+            )
         print(summary(lines))
         counts = totals(lines)
         if counts["wrong"] or counts["raw"] or counts["broken"]:

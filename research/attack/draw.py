@@ -183,7 +183,7 @@ def draw_choices(seed: int, number: int) -> Choices:
 def consistent(choices: Choices) -> Choices:
     """The choices with what cannot be together removed."""
     if choices.cost == "packing":
-        return choices
+        return replace(choices, matrix=False)
     if choices.cost == "fragility":
         choices = replace(choices, set="wasserstein", unit=1.0, maximise=False)
     if choices.cost == "adaptive":

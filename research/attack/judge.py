@@ -14,6 +14,7 @@ import torch
 
 import drolayers as dro
 from drolayers.conic.solvers.interior import Interior
+from drolayers.layer import SMALL
 from drolayers.status import Derivative, Status
 from research.attack import certificates
 from research.attack.draw import Program, generator
@@ -26,6 +27,9 @@ Array = Any
 PROMISES = {Status.OPTIMAL: 1e-6, Status.INACCURATE: 1e-4}
 """Relative error of a value, a decision's cost or a constraint from which an answer is wrong, by its status."""
 
+CANDIDATE_REL = 1e-4
+"""Error of the cost of an integer point from which it is wrong: points may be INACCURATE without a word."""
+
 GRADIENT_REL = 1e-2
 """Error from which a derivative is wrong, relative to the larger one of the difference and ``FLAT``."""
 
@@ -37,6 +41,9 @@ FLAT = 0.05
 
 STEPS = (1e-3, 2.5e-4)
 """Of the differences."""
+
+SIZES = ("sigma", "radius", "weights", "gamma1")
+"""Parameters that are sizes, not locations."""
 
 TIGHT = 1e-11
 """Tolerance of the solves whose differences are taken."""
@@ -55,7 +62,7 @@ class Finding:
 
     Attributes:
         kind: "wrong value", "wrong status", "wrong decision", "wrong gradient", "wrong value gradient",
-            "wrong worst case", "wrong distribution", "raw" or the name of an invariant.
+            "wrong worst case", "wrong distribution", "wrong candidate", "raw" or the name of an invariant.
         item: position in the batch; -1 for the whole program.
         note: numbers.
     """
@@ -96,7 +103,7 @@ def examine(program: Program, seed: int, number: int, invariants: Sequence[str] 
         warnings.simplefilter("ignore")
         try:
             names = compiled(program)
-            answered = answer(program, names)
+            answered = answer(program, names, number)
         except dro.DROError as error:
             verdict.refused = str(error)
             return verdict
@@ -107,6 +114,7 @@ def examine(program: Program, seed: int, number: int, invariants: Sequence[str] 
         questions: list[Callable[[], None]] = [
             lambda: _judge_gradients(verdict, answered, answers, seed, number),
             lambda: _judge_invariants(verdict, answered, invariants, number),
+            lambda: _judge_candidates(verdict, answered, answers),
         ]
         if number % EVERY_CERTIFICATE == 0:
             questions.append(lambda: _judge_certificates(verdict, answered, seed, number))
@@ -120,9 +128,9 @@ def examine(program: Program, seed: int, number: int, invariants: Sequence[str] 
     return verdict
 
 
-def answer(program: Program, names: dict[str, Any]) -> Answered:
-    """The layer's answer for the whole batch."""
-    layer = dro.DROLayer(names["problem"])
+def answer(program: Program, names: dict[str, Any], number: int) -> Answered:
+    """The layer's answer for the whole batch; every second program leaves integer points to the oracle."""
+    layer = dro.DROLayer(names["problem"], enumerate_up_to=SMALL if number % 2 else 0)
     inputs = Inputs.of(program, program.items).differentiable()
     decision = layer(*inputs.arguments)
     return Answered(program, names, layer, inputs, decision)
@@ -184,7 +192,7 @@ def _of_solved(reference: Reference, best: Answer, promise: float, value: float,
         if cost.upper is None and answer.value < value - size:
             return "wrong value", f"{value:.9g}, but the decision's worst case is {answer.value:.9g}"
     if cost.upper is not None:
-        rule = reference.optimum(upper=True)
+        rule = reference.rule()
         if rule.accurate and value > rule.value + size:
             return "wrong value", f"{value:.9g}, but an affine rule costs {rule.value:.9g}"
         return "right", ""
@@ -228,7 +236,7 @@ def _of_unsolved(reference: Reference, best: Answer, status: Status) -> tuple[st
         best = Answer("infeasible")
     if best.accurate and reference.cost.upper is not None:
         # The exact cost says nothing of rules.
-        rule = reference.optimum(upper=True)
+        rule = reference.rule()
         if not rule.accurate:
             return "unjudged: adaptive", ""
     if best.accurate:
@@ -248,6 +256,29 @@ def _of_unsolved(reference: Reference, best: Answer, status: Status) -> tuple[st
     return ("right", "") if str(status) == truth else ("wrong status", f"{status}, but the reference proves {truth}")
 
 
+def _judge_candidates(verdict: Verdict, answered: Answered, best: list[Answer]) -> None:
+    """The integer points of the surrogate: their costs are right, and the best ones are among them."""
+    program, decision = answered.program, answered.decision
+    for k, answer in enumerate(best):
+        if not decision.ok[k] or not answer.by_point or program.cost.upper is not None:
+            continue
+        valid = decision.probabilities[k] > 0
+        costs = decision.objective[k][valid].detach().numpy() / program.choices.cost_unit
+        # Integer variables are the last ones.
+        name, _ = program.cost.names[-1]
+        points = decision.candidates[answered.names[name]][k][valid].detach().numpy().reshape(len(costs), -1)
+        for point, cost in zip(points, costs, strict=True):
+            truth = answer.by_point.get(tuple((np.round(point) + 0.0).tolist()))
+            if truth is None or not abs(cost - truth.value) <= CANDIDATE_REL * (1 + abs(cost)):
+                truly = "infeasible" if truth is None else f"worth {truth.value:.9g}"
+                verdict.add("wrong candidate", k, f"{point.tolist()} costs {cost:.9g}, but is {truly}")
+        count = len(answer.by_point) if answered.layer.enumerate_up_to else min(3, len(answer.by_point))
+        truths = sorted(truth.value for truth in answer.by_point.values())[:count]
+        lowest = np.sort(costs)[:count]
+        if len(lowest) < count or not np.allclose(lowest, truths, rtol=CANDIDATE_REL, atol=CANDIDATE_REL):
+            verdict.add("wrong candidate", k, f"the best points cost {truths}, the candidates {lowest.tolist()}")
+
+
 # --- Gradients --------------------------------------------------------------------------------------------------------
 
 
@@ -256,10 +287,11 @@ def directions(program: Program, rng: np.random.Generator) -> list[Item]:
     ways = []
     for item in program.items:
 
-        def step(value: Array) -> Array:
-            return 0.3 * rng.normal(size=np.shape(value)) * np.maximum(np.abs(value), 0.3)
+        def step(value: Array, least: float = 0.3) -> Array:
+            return 0.3 * rng.normal(size=np.shape(value)) * np.maximum(np.abs(value), least)
 
-        theta = {name: step(value) for name, value in item.theta.items()}
+        # Sizes move in proportion, locations by a part of one.
+        theta = {n: step(value, 0.0 if n.split(".")[-1] in SIZES else 0.3) for n, value in item.theta.items()}
         known = {name: step(value) for name, value in item.known.items()}
         if item.atoms is None:
             ways.append(Item(theta, None, None, known))

@@ -12,7 +12,7 @@ duality the value is a lower bound. The decision that comes with it is evaluated
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cvxpy as cp
@@ -41,11 +41,13 @@ class Answer:
         status: "optimal", "infinite", "infeasible" (of the program over masses) or "inaccurate".
         value: where optimal.
         x: the decision that comes with it, all columns.
+        by_point: the answers of all feasible integer points, where they are enumerated.
     """
 
     status: str
     value: float = np.nan
     x: Array = None
+    by_point: dict[tuple[float, ...], Answer] = field(default_factory=dict)
 
     @property
     def accurate(self) -> bool:
@@ -165,6 +167,7 @@ class Reference:
         stationary = slope == 0
         problem = cp.Problem(cp.Maximize(constant), [*constraints, stationary])
         answers: list[Answer] = []
+        by_point: dict[tuple[float, ...], Answer] = {}
         for z in points:
             if point is not None:
                 point.value = np.asarray(z)
@@ -173,12 +176,31 @@ class Reference:
                 # Without a slope every decision is best.
                 x = np.zeros(columns) if stationary.dual_value is None else -np.asarray(stationary.dual_value)
                 answers.append(Answer(status, float(problem.value), x))
+                if point is not None:
+                    by_point[tuple(np.asarray(z).tolist())] = answers[-1]
             elif status != "infinite" or point is None:
                 # An integer point without continuous decisions is no reason to stop.
                 return Answer(status)
         if not answers:
             return Answer("infinite")
-        return min(answers, key=lambda answer: answer.value)
+        best = min(answers, key=lambda answer: answer.value)
+        return replace(best, by_point=by_point)
+
+    def rule(self) -> Answer:
+        """The best affine rule of an adaptive decision, whose cost and constraints are evaluated once more."""
+        best = self.optimum(upper=True)
+        if not best.accurate or self.cost.upper is None:
+            return best
+        x, total = best.x[: self.cost.columns], 0.5 * float(self.cost.quadratic @ best.x[: self.cost.columns] ** 2)
+        for worst in self.cost.upper[0]:
+            answer = self.worst(worst, x)
+            if not answer.accurate:
+                return Answer("inaccurate")
+            total += answer.value
+        rows = [self.worst(worst, x) for worst in self.cost.upper[1]]
+        feasible = all(row.accurate and row.value <= 1e-6 * (1 + np.abs(x).max()) for row in rows)
+        feasible = feasible and self.violation(x[: self.cost.size])[0] <= 1e-6
+        return Answer("optimal", total, x) if feasible else Answer("inaccurate")
 
     def value(self, x: Array) -> Answer:
         """The worst case of a decision, over the variables' columns; auxiliary columns are chosen best."""

@@ -35,6 +35,7 @@ class Settings:
         jobs: processes.
         minutes: after which no program is begun.
         reproduce: whether findings are shrunk and written as scripts.
+        again: whether programs that are in the log are run again.
     """
 
     seed: int
@@ -44,6 +45,7 @@ class Settings:
     jobs: int = 1
     minutes: float = float("inf")
     reproduce: bool = True
+    again: bool = False
 
 
 def one(seed: int, number: int, invariants: tuple[str, ...]) -> Line:
@@ -135,7 +137,7 @@ def attack(settings: Settings) -> list[Line]:
     settings.folder.mkdir(parents=True, exist_ok=True)
     path = settings.folder / f"seed-{settings.seed}.jsonl"
     lines = read_log(path)
-    waiting = [number for number in settings.numbers if number not in lines]
+    waiting = [number for number in settings.numbers if settings.again or number not in lines]
     end = time.monotonic() + 60 * settings.minutes
     if path.exists() and not path.read_text().endswith("\n"):
         # A line that an interruption cut off stays alone.
