@@ -253,6 +253,9 @@ def _of_unsolved(reference: Reference, best: Answer, status: Status) -> tuple[st
         return "unjudged: no certificate", ""
     if status is Status.FAILED:
         return f"masked: FAILED for {truth}", ""
+    if reference.cost.upper is not None and truth == "UNBOUNDED" and status is Status.INFEASIBLE:
+        # No rule may exist either, about which the exact cost says nothing.
+        return "unjudged: adaptive", ""
     return ("right", "") if str(status) == truth else ("wrong status", f"{status}, but the reference proves {truth}")
 
 
