@@ -191,9 +191,8 @@ def test_without_decisions_and_without_y() -> None:
     pure = dro.DecisionProblem(cp.sum(cp.abs(y)), [], ambiguity)
     assert float(pure.worst_case_cost({}, theta)) == pytest.approx(2.0, rel=1e-6)
     assert pure.loss({}, torch.tensor([[1.0, -2.0]])).tolist() == [3.0]
-    certain = dro.DecisionProblem(cp.sum_squares(x - 3), [], ambiguity)
-    assert float(certain.worst_case_cost({x: torch.ones(1, 2)}, theta)) == pytest.approx(8.0, rel=1e-6)
-    assert certain.solve(theta).statuses == [dro.Status.OPTIMAL]
+    with pytest.raises(dro.ModelError, match="uses the uncertain y"):
+        dro.DecisionProblem(cp.sum_squares(x - 3), [], ambiguity)
 
 
 def test_everything_given() -> None:

@@ -64,7 +64,7 @@ def contexts(path: Path, rows: int = 3, header: str = "id,z1,z2,z3,z4,z5") -> Pa
 
 def test_run_saves_what_it_says(trained: Path) -> None:
     results = json.loads((trained / "results.json").read_text())
-    assert [line.split()[0] for line in results["report"]][:3] == ["rows", "cost", "certificates"]
+    assert [line.split()[0] for line in results["report"]][:3] == ["rows", "cost", "worst-case"]
     assert results["covariates"] == ["z1", "z2", "z3", "z4", "z5"]
     assert results["outcomes"] == ["r1", "r2", "r3", "r4", "r5"]
     assert [row["decided"] for row in results["rows"]] == [8, 8, 8]

@@ -35,7 +35,14 @@ def _problem(ambiguity: Any = None) -> dro.DecisionProblem:
 
 
 def _fitted(problem: dro.DecisionProblem, Z: np.ndarray, Y: np.ndarray, **settings: Any) -> dro.DecisionFocusedLearner:
-    quiet = {"trainer": dro.Trainer(progress=False), "pretraining": OUTCOMES, "training": None, "projection": None}
+    # Linear maps are judged beyond the range of the training data too.
+    quiet = {
+        "model": dro.Network(extrapolate=True),
+        "trainer": dro.Trainer(progress=False),
+        "pretraining": OUTCOMES,
+        "training": None,
+        "projection": None,
+    }
     return dro.DecisionFocusedLearner(problem, **(quiet | settings)).fit(Z, Y)
 
 

@@ -42,6 +42,10 @@ def _data(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _pipeline(problem: dro.DecisionProblem, Z: np.ndarray, Y: np.ndarray) -> Pipeline:
     model = nn.Linear(5, problem.size, dtype=torch.float64)
+    # Sizes well above zero: sets that are empty, or nearly so, grow around their witness.
+    with torch.no_grad():
+        model.weight.mul_(0.1)
+        model.bias.fill_(1.0)
     nominal = dro.nominal.KNN(k=4).fit(torch.as_tensor(Z), torch.as_tensor(Y))
     return Pipeline(model, nominal, None, dro.DROLayer(problem)).eval()
 

@@ -108,6 +108,7 @@ def test_outcomes_are_fitted_as_well_as_a_regression_fits_them() -> None:
         Y = mean + noise * unit * rng.standard_normal(mean.shape) * (mean.std(0) > 1e-12)
         pretraining = dro.Stage(rate=3e-3, decay=3.0, locations="outcomes")
         settings: dict[str, Any] = {"pretraining": pretraining, "training": None, "projection": None}
+        settings["model"] = dro.Network(extrapolate=True)
         mine = dro.DecisionFocusedLearner(problem, trainer=dro.Trainer(progress=False), **settings)
         mine.fit(Z[rows], Y[rows], validation=(Z[held], Y[held]))
         other = dro.baselines.MeanPrediction(problem).fit(Z[rows], Y[rows], validation=(Z[held], Y[held]))

@@ -43,7 +43,8 @@ def test_fitted_shapes_of_correlated_outcomes_are_as_likely_as_one_shape_for_all
     ambiguity = dro.Outcomes(y, "ellipsoid") if kind == "ellipsoid" else dro.MeanCovariance(y)
     problem = dro.DecisionProblem(y @ x + cp.sum_squares(x), [], ambiguity)
     trainer = dro.Trainer(progress=False)
-    model = dro.DecisionFocusedLearner(problem, training=None, projection=None, trainer=trainer, seed=seed)
+    network = dro.Network(extrapolate=True)
+    model = dro.DecisionFocusedLearner(problem, network, training=None, projection=None, trainer=trainer, seed=seed)
     model.fit(Z[:count], Y[:count])
     fresh = torch.as_tensor(Y[count:])
     with torch.no_grad():

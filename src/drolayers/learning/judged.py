@@ -162,6 +162,7 @@ class Judged(ABC):
             several (negative: room to spare).
         """
         check_missing(missing)
+        check_same_index({"Z": Z, "Y": Y, "known": known})
         decision = self._decision(Z, known)
         chosen, outcomes, told = self._chosen(decision, Y, known)
         if lacks_rows(decision.ok, None, missing):
