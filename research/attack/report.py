@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -86,7 +87,8 @@ def summary(lines: list[Line]) -> str:
         parts["Items"].update(line.counts)
         parts["Findings"].update(finding["kind"] for finding in line.findings)
         if line.refused:
-            parts["Refused"][line.refused[:140]] += 1
+            # Sentences that differ in their numbers alone are counted together.
+            parts["Refused"][re.sub(r"\d+(\.\d+)*", "#", line.refused)[:100]] += 1
     for title, counts in parts.items():
         if counts:
             text += ["", f"{title}:", *(f"  {count:6d}  {name}" for name, count in counts.most_common())]
