@@ -148,6 +148,7 @@ def test_a_point_drawn_twice_is_shown_once() -> None:
         {v: torch.cat([c, c], 1) for v, c in decision.candidates.items()},
         torch.cat([decision.objective] * 2, 1),
         torch.cat([decision.probabilities] * 2, 1) / 2,
+        decision.temperature,
     )
     one, two = panel(), panel()
     plot.candidates(decision, axes=one)

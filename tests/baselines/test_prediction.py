@@ -71,7 +71,7 @@ def test_decisions_at_a_point_meet_its_demand() -> None:
     np.testing.assert_allclose(policy.decide(Z)[shop.retail][small], policy.predict_mean(Z)[small], atol=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [3, (np.zeros((4, 2)),), (np.zeros((4, 2)), np.zeros((4, 2)), None, 1)])
+@pytest.mark.parametrize("wrong", [3, (np.zeros((4, 2)),), (np.zeros((4, 2)), np.zeros((4, 2)), None, None, 1)])
 def test_validation_data_are_a_pair(wrong) -> None:
     with pytest.raises(dro.ShapeError, match="validation must be a pair"):
         MeanPrediction(Shop().problem).fit(*sales(), wrong)

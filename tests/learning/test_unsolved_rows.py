@@ -24,6 +24,12 @@ MASKED = 0.5
 """Value of the first covariate above which ``SomeEmpty`` predicts an empty set."""
 
 
+@pytest.fixture(autouse=True)
+def without_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave predicted sets empty, the simplest way to rows that no other part of a model can decide for."""
+    monkeypatch.setattr("drolayers.ambiguity.sets.Sets.ensure_nonempty", lambda self, theta, *_: theta)
+
+
 class SomeEmpty(nn.Module):
     """Predict (μ, σ) of a moment set, empty where the first covariate is large."""
 
@@ -230,7 +236,7 @@ def test_decisions_and_reports_of_a_learner() -> None:
         report, told = model.report(Z, Y), model.disappointment(Z, Y)
         model.costs(Z, Y)
     assert not sentences
-    assert f"rows           40, of which {missing} have no decision and are left out below" in str(report)
+    assert f"rows             40, of which {missing} have no decision and are left out below" in str(report)
     assert told.undecided == missing
     assert f"{missing} rows without a decision are left out" in str(told)
     assert "without a decision" not in str(model.disappointment(Z[solved], Y[solved]))

@@ -39,6 +39,10 @@ from drolayers.errors import DifferentiationError, ModelError, ShapeError
 from drolayers.status import Derivative, Status, usable
 
 
+DOUBTFUL = 1e-8
+"""Residual from which a polished point is compared with the point before: the same as where refinement begins."""
+
+
 class FlatGradientWarning(UserWarning):
     """Every exact gradient of a batch vanished."""
 
@@ -249,20 +253,24 @@ class Engine:
         """Take points to machine precision on their faces if asked to, and classify them; the better ones are kept."""
         if not polish or not program.cones.kinds <= SYMMETRIC:
             return points, *classify(program, values, points, self.rounding)
-        rough = usable(points.verdict) if points.tried is None else usable(points.verdict) & ~points.tried
-        items = rough.nonzero()[:, 0]
-        if not items.numel():
-            return points, *classify(program, values, points, self.rounding)
-        batch = Batch.of(program, values, self._algebra)
-        x, z, s = (t.T.contiguous() for t in (points.x, points.z, points.s))
-        done = polish_points(batch, x, z, s, items).done
-        polished = done if points.polished is None else done | points.polished
-        better = replace(points, x=x.T.contiguous(), z=z.T.contiguous(), s=s.T.contiguous(), polished=polished)
+        before_x, before_z, before_s = points.rough or (points.x, points.z, points.s)
+        rough = replace(points, x=before_x, z=before_z, s=before_s, rough=None)
+        untried = usable(points.verdict) if points.tried is None else usable(points.verdict) & ~points.tried
+        items, better = untried.nonzero()[:, 0], replace(points, rough=None)
+        if items.numel():
+            batch = Batch.of(program, values, self._algebra)
+            # Copies: polishing works in place, and the transpose of a single item shares its memory.
+            x, z, s = (t.T.clone(memory_format=torch.contiguous_format) for t in (points.x, points.z, points.s))
+            done = polish_points(batch, x, z, s, items).done
+            done = done if points.polished is None else done | points.polished
+            better = replace(better, x=x.T.contiguous(), z=z.T.contiguous(), s=s.T.contiguous(), polished=done)
         status, residual = classify(program, values, better, self.rounding)
-        worse = (done & (status != int(Status.OPTIMAL))).nonzero()[:, 0]
+        if better.polished is None:
+            return better, status, residual
+        worse = (better.polished & (residual > DOUBTFUL)).nonzero()[:, 0]
         if worse.numel():
             # Where terms of the value cancel, a point may solve all equations and still be off by more than before.
-            some = points.pick(worse)
+            some = rough.pick(worse)
             before, left = classify(program, values[worse], some, self.rounding)
             rows = (left < residual[worse]).nonzero()[:, 0]
             chosen = worse[rows]

@@ -34,7 +34,6 @@ EXPECTED_FAILED_CHECKS = {
     "check_estimators_empty_data_messages": "the sentence is ours: it tells the shape",
     "check_dtype_object": "what is no number is a ShapeError, which is a ValueError, rather than a TypeError",
     "check_sample_weight_equivalence_on_dense_data": "outcomes are called Y here, and scikit-learn passes them as y",
-    "check_methods_subset_invariance": "solvers answer to 1e-6, not to 1e-7, and batches share their units",
 }
 """The checks of scikit-learn's ``check_estimator`` that fail, and why that is meant."""
 

@@ -38,7 +38,8 @@ class Points:
     ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
     certificate, for NO_MINIMUM ``x`` does. ``passed`` is where our own method left the central path at the level asked
     for; it saves the smoothed derivative most of its way. ``polished`` are the items whose points satisfy the
-    optimality conditions to machine precision, on a face that they confirm; ``tried`` are all that were attempted.
+    optimality conditions to machine precision, on a face that they confirm; ``tried`` are all that were attempted, and
+    ``rough`` the points x, z and s before.
     """
 
     x: Float[Tensor, "batch column"]
@@ -49,6 +50,7 @@ class Points:
     passed: Any = None
     polished: Bool[Tensor, "batch"] | None = None
     tried: Bool[Tensor, "batch"] | None = None
+    rough: tuple[Tensor, Tensor, Tensor] | None = None
 
     def pick(self, items: Int[Tensor, "some"]) -> Points:
         """Select some items, without what the path and polishing need."""

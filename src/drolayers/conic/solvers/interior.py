@@ -57,14 +57,16 @@ class Interior:
         tau = torch.where(sound, best.tau, torch.ones_like(best.tau))
         x, z, s = best.x / tau, best.z / tau, best.s / tau
         short = sound & ((score > self.tolerance) | (self.tolerance < POLISH)) & (score <= NEAR)
-        done = torch.zeros_like(short)
+        done, rough = torch.zeros_like(short), None
         if (items := short.nonzero()[:, 0]).numel():
+            # Copies: polishing works in place, and the transpose of a single item shares its memory.
+            rough = tuple(v.T[:count].clone(memory_format=torch.contiguous_format) for v in (x, z, s))
             done = polish_points(batch, x, z, s, items).done
             verdict = torch.where(done, int(Status.OPTIMAL), verdict)
         # Batch first again, without what was added to round its size.
         x, z, s = (v.T[:count].contiguous() for v in (x, z, s))
         passed = None if passed is None else passed.pick(slice(count))
-        return Points(x, z, s, verdict[:count], steps[:count], passed, done[:count], short[:count])
+        return Points(x, z, s, verdict[:count], steps[:count], passed, done[:count], short[:count], rough)
 
     def with_tolerance(self, tolerance: float) -> Interior:
         """The same solver, asked for another accuracy."""
