@@ -63,7 +63,7 @@ class Points:
             return first.index_copy(0, at, second[rows].to(first))
 
         names = ("x", "z", "s", "verdict", "steps")
-        merged = {name: put(getattr(self, name), getattr(other, name)) for name in names}
+        merged: dict[str, Any] = {name: put(getattr(self, name), getattr(other, name)) for name in names}
         polished = self.polished
         if polished is not None:
             theirs = torch.zeros_like(rows) > 0 if other.polished is None else other.polished[rows]
