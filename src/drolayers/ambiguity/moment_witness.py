@@ -66,7 +66,7 @@ class MomentWitness:
         if not len(theta) or not self.ambiguity.size:
             return theta
         double = theta.double()
-        points = self._candidates(double, nominal, known)
+        points, _ = self._candidates(double, nominal, known)
         with torch.no_grad():
             excess, best, restricted = self._excess(double.detach(), points.detach(), nominal)
             changed = excess > 0
@@ -89,11 +89,14 @@ class MomentWitness:
             return theta.new_zeros(0, dtype=torch.bool)
         with torch.no_grad():
             double = theta.detach().double()
-            points = self._candidates(double, nominal, known)
-            return self._excess(double, points, nominal)[0] <= 0
+            points, exists = self._candidates(double, nominal, known)
+            excess, best, _ = self._excess(double, points, nominal)
+            return (excess <= 0) & exists.gather(1, best[:, None])[:, 0]
 
-    def _candidates(self, theta: Tensor, nominal: Pair | None, known: Told | None) -> Float[Tensor, "batch point dim"]:
-        """Return support points next to the set's locations."""
+    def _candidates(
+        self, theta: Tensor, nominal: Pair | None, known: Told | None
+    ) -> tuple[Float[Tensor, "batch point dim"], Bool[Tensor, "batch point"]]:
+        """Return support points next to the set's locations, and which of them exist."""
         ambiguity, batch = self.ambiguity, len(theta)
         middle = None
         if nominal is not None:
@@ -114,7 +117,8 @@ class MomentWitness:
             locations.append(middle)
         points = torch.stack([self._inside(location, start, known) for location in locations], 1)
         # An empty support has no nearest point: its items stay empty, and must not spoil the gradient of others.
-        return torch.where(points.isfinite().all(2, keepdim=True), points, torch.stack(locations, 1).detach())
+        exists = points.isfinite().all(2)
+        return torch.where(exists[..., None], points, torch.stack(locations, 1).detach()), exists
 
     def _inside(
         self, location: Float[Tensor, "batch dim"], middle: Float[Tensor, "batch dim"], known: Told | None
