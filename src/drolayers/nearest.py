@@ -33,14 +33,14 @@ def nearest_point(
         known: values of the known data that the support depends on, by parameter.
 
     Returns:
-        Points of the support; NaN in items whose support is empty, or whose program failed.
+        Points of the support; NaN in items whose support is empty or whose program failed.
     """
     if isinstance(support, Reals):
         return points
     if isinstance(support, Box):
         low, high = (end.to(points) for end in support.ends(points.shape[1], known))
-        inside = torch.minimum(torch.maximum(points, low), high)
-        return torch.where((low <= high).all(-1, keepdim=True), inside, torch.full_like(inside, torch.nan))
+        crossed = (low > high).any(-1, keepdim=True)
+        return torch.minimum(torch.maximum(points, low), high).masked_fill(crossed, torch.nan)
     if isinstance(support, Ellipsoid):
         centre, root = torch.as_tensor(support.centre).to(points), torch.as_tensor(support.L).to(points)
         direction = (points - centre) @ torch.linalg.pinv(root).T

@@ -336,7 +336,9 @@ def test_saved_files_have_checksums(saved: Path, tmp_path: Path) -> None:
 def test_files_of_another_format_say_so(saved: Path, tmp_path: Path) -> None:
     header, tensors = files.load(saved, "saved learner", storage.FORMAT)
     files.save(tmp_path / "old", {**header, "format": 2}, tensors)
-    with pytest.raises(dro.ModelError, match=r"format 2, and this version reads format 5: make it anew"):
+    with pytest.raises(
+        dro.ModelError, match=rf"format 2, and this version reads format {storage.FORMAT}: make it anew"
+    ):
         dro.DecisionFocusedLearner.load(tmp_path / "old", PROBLEM)
 
 

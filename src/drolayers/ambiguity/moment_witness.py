@@ -89,13 +89,14 @@ class MomentWitness:
             return theta.new_zeros(0, dtype=torch.bool)
         with torch.no_grad():
             double = theta.detach().double()
-            points, in_support = self._candidates(double, nominal, known)
-            return (self._excess(double, points, nominal)[0] <= 0) & in_support
+            points, exists = self._candidates(double, nominal, known)
+            excess, best, _ = self._excess(double, points, nominal)
+            return (excess <= 0) & exists.gather(1, best[:, None])[:, 0]
 
     def _candidates(
         self, theta: Tensor, nominal: Pair | None, known: Told | None
-    ) -> tuple[Float[Tensor, "batch point dim"], Bool[Tensor, "batch"]]:
-        """Return support points next to the set's locations, and which items have any: a support may be empty."""
+    ) -> tuple[Float[Tensor, "batch point dim"], Bool[Tensor, "batch point"]]:
+        """Return support points next to the set's locations, and which of them exist."""
         ambiguity, batch = self.ambiguity, len(theta)
         middle = None
         if nominal is not None:
@@ -116,8 +117,8 @@ class MomentWitness:
             locations.append(middle)
         points = torch.stack([self._inside(location, start, known) for location in locations], 1)
         # An empty support has no nearest point: its items stay empty, and must not spoil the gradient of others.
-        nearest_exists = points.isfinite().all(2, keepdim=True)
-        return torch.where(nearest_exists, points, torch.stack(locations, 1).detach()), nearest_exists.all(1)[:, 0]
+        exists = points.isfinite().all(2)
+        return torch.where(exists[..., None], points, torch.stack(locations, 1).detach()), exists
 
     def _inside(
         self, location: Float[Tensor, "batch dim"], middle: Float[Tensor, "batch dim"], known: Told | None
