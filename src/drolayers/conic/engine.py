@@ -38,7 +38,6 @@ from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError
 from drolayers.status import Derivative, Status, usable
 
-
 DOUBTFUL = 1e-8
 """Residual from which a polished point is compared with the point before: the same as where refinement begins."""
 
