@@ -250,7 +250,7 @@ def test_the_first_that_is_verified_is_taken() -> None:
     values = member.program.values(member.theta(4))
 
     def adjoint(codes: list[Derivative], mark: float):  # type: ignore[no-untyped-def]
-        def pull(program: ConeProgram, values: Values, found: Found, dx: Tensor) -> Pulled:
+        def pull(program: ConeProgram, values: Values, found: Found, dx: Tensor, dz: Tensor | None = None) -> Pulled:
             asked.append(len(dx))
             x, z = torch.full_like(values.q, mark), torch.full_like(values.b, mark)
             return Pulled(x, z, x, z, torch.tensor([int(code) for code in codes]))

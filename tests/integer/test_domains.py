@@ -87,6 +87,10 @@ def test_bounds_given_as_constraints_are_bounds(oracle: Oracle) -> None:
     assert [end.tolist() for end in program.integer_bounds] == [[1.0, 4.0, 1.0], [9.0, 4.0, 9.0]]
     found = oracle.best(program, program.values(torch.tensor([[1.0, 2.0, 3.0]]).double()), 2)
     assert found.points[0].tolist() == [[4.0, 4.0, 1.0], [5.0, 4.0, 1.0]]
-    y, w = dro.Uncertain(2), cp.Variable(2, integer=True, name="w")
+    y, w = dro.Uncertain(2), cp.Variable(2, integer=True, name="w", bounds=[0.3, 0.7])
     with pytest.raises(ModelError, match="w has no integer between its bounds"):
-        dro.DecisionProblem(y @ w, [w >= 0.3, w <= 0.7], dro.MomentSet.grouped(y, 1))
+        dro.DecisionProblem(y @ w, [], dro.MomentSet.grouped(y, 1))
+    # Constraints may exclude all integers: then the problem is infeasible.
+    v = cp.Variable(2, integer=True, name="v")
+    excluded = dro.DecisionProblem(y @ v, [v >= 0.3, v <= 0.7], dro.MomentSet.grouped(y, 1))
+    assert dro.DROLayer(excluded)(torch.ones(1, excluded.size)).statuses == [dro.Status.INFEASIBLE]
