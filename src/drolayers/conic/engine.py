@@ -38,10 +38,6 @@ from drolayers.conic.verdict import Plainly, classify, second_route
 from drolayers.errors import DifferentiationError, ModelError, ShapeError
 from drolayers.status import Derivative, Status, usable
 
-DOUBTFUL = 1e-8
-"""Residual from which a polished point is compared with the point before: the same as where refinement begins."""
-
-
 class FlatGradientWarning(UserWarning):
     """Every exact gradient of a batch vanished."""
 
@@ -266,7 +262,7 @@ class Engine:
         status, residual = classify(program, values, better, self.rounding)
         if better.polished is None:
             return better, status, residual
-        worse = (better.polished & (residual > DOUBTFUL)).nonzero()[:, 0]
+        worse = (better.polished & (status != int(Status.OPTIMAL))).nonzero()[:, 0]
         if worse.numel():
             # Where terms of the value cancel, a point may solve all equations and still be off by more than before.
             some = rough.pick(worse)
