@@ -27,7 +27,7 @@ from drolayers.conic.adjoints.value import value_codes
 from drolayers.conic.interior.batch import AlgebraName, Batch
 from drolayers.conic.interior.polishing import polish_points
 from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.refinement import refine
+from drolayers.conic.refinement import refine, violation
 from drolayers.conic.solution import Solution, WarmStart, placeholders
 from drolayers.conic.solvers.automatic import Automatic
 from drolayers.conic.solvers.contract import Points, Solver
@@ -267,7 +267,9 @@ class Engine:
             # Where terms of the value cancel, a point may solve all equations and still be off by more than before.
             some = rough.pick(worse)
             before, left = classify(program, values[worse], some, self.rounding)
-            rows = (left < residual[worse]).nonzero()[:, 0]
+            # A point that meets its equations better is kept all the same: its value is off by rounding alone.
+            own, other = (violation(program, values[worse], p) for p in (better.pick(worse), some))
+            rows = ((left < residual[worse]) & ~(own < other)).nonzero()[:, 0]
             chosen = worse[rows]
             better = better.merged(some, chosen, rows)
             status = status.index_copy(0, chosen, before[rows])

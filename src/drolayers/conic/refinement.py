@@ -84,7 +84,7 @@ def refine(
         status = status.index_copy(0, items[rows], new_status[rows])
         residual = residual.index_copy(0, items[rows], new_residual[rows].to(residual))
         # Magnified by more than its inverse, the violation itself would be a large number.
-        limit = 1.0 / _violation(program, numbers, corrected).clamp(min=torch.finfo(scale.dtype).eps)
+        limit = 1.0 / violation(program, numbers, corrected).clamp(min=torch.finfo(scale.dtype).eps)
         scale = torch.minimum(MAGNIFICATION * scale, limit[:, None])
         # A linear objective is the same in every round: a round that did not help is the last one.
         promising = improved | torch.full_like(improved, program.quadratic)
@@ -93,7 +93,7 @@ def refine(
     return points, status, residual
 
 
-def _violation(program: ConeProgram, values: Values, points: Points) -> Float[Tensor, "item"]:
+def violation(program: ConeProgram, values: Values, points: Points) -> Float[Tensor, "item"]:
     """Largest violation of the rows and of stationarity, item by item."""
     Px, Ax, Az = residuals.products(program, values, points.x, points.z)
     primal, dual = (Ax + points.s - values.b).abs(), (Px + values.q + Az).abs()
