@@ -14,12 +14,12 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src research
+	$(BIN)/mypy packages/conelayers/src packages/drolayers/src research
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 docs: $(STAMP)
-	$(INSTALL) -e '.[docs]'
+	$(INSTALL) -e packages/conelayers -e 'packages/drolayers[docs]'
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/check.py site
 
@@ -31,7 +31,7 @@ attack: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m research attack
 
 bench: $(STAMP)
-	$(INSTALL) -e '.[bench]'
+	$(INSTALL) -e packages/conelayers -e 'packages/drolayers[bench]'
 	set -e; for script in $(BENCHMARKS); do $(BIN)/python $$script; done
 
 format: $(STAMP)
@@ -39,10 +39,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src research tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) site packages/*/build packages/*/dist packages/*/src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find packages research tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): packages/conelayers/pyproject.toml packages/drolayers/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e packages/conelayers -e 'packages/drolayers[dev]'
 	touch $@

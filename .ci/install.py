@@ -1,4 +1,4 @@
-"""Builds wheel and sdist and installs each in clean environments: the core alone, then every extra of the library.
+"""Build wheels and sdists of both packages; install them in clean environments: the cores alone, then every extra.
 
 Usage: python .ci/install.py [log]
 
@@ -19,6 +19,22 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("conelayers", "drolayers")
+
+ENGINE = """
+import cvxpy as cp, torch
+from importlib.util import find_spec
+import conelayers
+
+x, price = cp.Variable(2, nonneg=True), cp.Parameter(2)
+program = conelayers.compile_program(cp.Problem(cp.Minimize(cp.sum_squares(x) + price @ x), [cp.sum(x) == 1]))
+prices = torch.tensor([[0.3, 0.1], [0.0, 0.2]], dtype=torch.float64, requires_grad=True)
+solution = conelayers.make_engine().solve(program, prices)
+solution.variable(x)[:, 0].sum().backward()
+assert solution.ok.all() and prices.grad.abs().sum() > 0
+assert find_spec("drolayers") is None
+print("  a batch of programs is solved and differentiated; conelayers", conelayers.__version__)
+"""
 
 CORE = """
 import cvxpy as cp, torch
@@ -97,33 +113,35 @@ def environment(folder: Path) -> Path:
     return folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
-def build(work: Path, log: Log) -> tuple[Path, Path]:
-    """Sdist and wheel, the wheel from the sdist, as an index would have it built."""
+def build(work: Path, log: Log) -> tuple[list[Path], list[Path]]:
+    """Build an sdist of each package, and its wheel from the sdist, as an index would."""
     python = environment(work / "build")
     run(python, "-m", "pip", "install", "-q", "build", cwd=work)
-    run(python, "-m", "build", "--outdir", work / "dist", ROOT, cwd=work)
-    (sdist,), (wheel,) = work.glob("dist/*.tar.gz"), work.glob("dist/*.whl")
-    with tarfile.open(sdist) as packed, zipfile.ZipFile(wheel) as zipped:
-        log(f"{sdist.name}: {len(packed.getnames())} files, {sdist.stat().st_size // 1024} kB")
-        log(f"{wheel.name}: {len(zipped.namelist())} files, {wheel.stat().st_size // 1024} kB")
-    return sdist, wheel
+    for package in PACKAGES:
+        run(python, "-m", "build", "--outdir", work / "dist", ROOT / "packages" / package, cwd=work)
+    sdists, wheels = sorted(work.glob("dist/*.tar.gz")), sorted(work.glob("dist/*.whl"))
+    for sdist, wheel in zip(sdists, wheels, strict=True):
+        with tarfile.open(sdist) as packed, zipfile.ZipFile(wheel) as zipped:
+            log(f"{sdist.name}: {len(packed.getnames())} files, {sdist.stat().st_size // 1024} kB")
+            log(f"{wheel.name}: {len(zipped.namelist())} files, {wheel.stat().st_size // 1024} kB")
+    return sdists, wheels
 
 
-def install(work: Path, name: str, what: str, code: str, log: Log) -> None:
+def install(work: Path, name: str, what: list[str], code: str, log: Log) -> None:
     """Install into a clean environment, and use it."""
     folder = work / name.replace(", ", "-").replace(" ", "-")
     start, python = time.monotonic(), environment(folder)
     # An empty folder: nothing of the repository may be imported by chance.
     folder = folder / "used"
     folder.mkdir()
-    run(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", what, cwd=folder)
+    run(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *what, cwd=folder)
     installed = run(python, "-m", "pip", "list", "--format=freeze", cwd=folder).split()
     took = time.monotonic() - start
     log(f"{name}: {len(installed)} packages in {took:.0f} s")
     run(python, "-m", "pip", "check", cwd=folder)
     log("  pip check: no broken requirements")
     log(run(python, "-W", "ignore", "-c", code, cwd=folder).rstrip())
-    for names in ("torch, cvxpy, numba, scipy.sparse", "drolayers"):
+    for names in ("torch, cvxpy, numba, scipy.sparse", PACKAGES[len(what) - 1]):
         # The second time, when all that is compiled is there.
         took = [float(run(python, "-c", IMPORT.format(names), cwd=folder)) for _ in range(2)][1]
         log(f"  import {names}: {took:.2f} s")
@@ -131,17 +149,18 @@ def install(work: Path, name: str, what: str, code: str, log: Log) -> None:
 
 
 def main() -> int:
-    """Build, install four times, write the log."""
+    """Build, install five times, write the log."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks" / "install.txt"
     log = Log()
     log(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        sdist, wheel = build(work, log)
-        install(work, "wheel, core alone", str(wheel), CORE, log)
-        install(work, "wheel, all extras", f"{wheel}[all]", EVERYTHING, log)
-        install(work, "sdist, core alone", str(sdist), CORE, log)
-        install(work, "sdist, all extras", f"{sdist}[all]", EVERYTHING, log)
+        kinds = dict(zip(("sdist", "wheel"), build(work, log), strict=True))
+        install(work, "wheel, engine alone", [str(kinds["wheel"][0])], ENGINE, log)
+        for kind in ("wheel", "sdist"):
+            engine, robust = map(str, kinds[kind])
+            install(work, f"{kind}, core alone", [engine, robust], CORE, log)
+            install(work, f"{kind}, all extras", [engine, f"{robust}[all]"], EVERYTHING, log)
     target.write_text("\n".join(log.lines) + "\n", encoding="utf-8")
     return 0
 

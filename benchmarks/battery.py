@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import Engine, make_engine
+from conelayers import Engine, make_engine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

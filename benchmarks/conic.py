@@ -24,8 +24,7 @@ import torch
 from cvxpylayers.torch import CvxpyLayer
 from torch import Tensor
 
-from drolayers.conic import make_engine
-from drolayers.conic.compile import compile_program
+from conelayers import compile_program, make_engine
 
 BATCH = 100
 

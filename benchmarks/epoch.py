@@ -25,7 +25,7 @@ import torch
 from paper_pipeline import STAGES, Stopwatch, run_paper_pipeline
 
 import drolayers as dro
-from drolayers.integer import BranchAndBound
+from conelayers.oracles import BranchAndBound
 from drolayers.learning.data import SeededBatches
 from drolayers.learning.pipeline import Pipeline
 

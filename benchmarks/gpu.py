@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import Engine, make_engine
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.integer import Auto, BranchAndBound, Simplex
+from conelayers import Engine, make_engine
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.oracles import Auto, BranchAndBound, Simplex
 from drolayers.problem import DecisionProblem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

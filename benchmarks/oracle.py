@@ -24,10 +24,9 @@ import cvxpy as cp
 import numpy as np
 import torch
 
-from drolayers.conic import ConeProgram
-from drolayers.conic.compile import compile_program
-from drolayers.errors import DROError
-from drolayers.integer import SCIP, Auto, BranchAndBound, Candidates, Gurobi, HiGHS, Oracle
+from conelayers import ConeProgram, compile_program
+from conelayers.errors import LayerError
+from conelayers.oracles import SCIP, Auto, BranchAndBound, Candidates, Gurobi, HiGHS, Oracle
 
 COUNT = 3
 GROUP = 4
@@ -110,7 +109,7 @@ def run(assets: int, spread: bool, batch: int, instances: int, limit: float) -> 
         few = theta[: instances if assets <= 60 else 2]
         try:
             theirs, processor = timed(peer.oracle, program, few)
-        except DROError as error:
+        except LayerError as error:
             print(f" {type(error).__name__} |", end="", flush=True)
             continue
         taken, proven = processor / len(few), int((theirs.status == 0).sum())

@@ -17,8 +17,8 @@ import torch
 from cvxpylayers.torch import CvxpyLayer
 from torch import Tensor
 
-from drolayers.conic.compile import compile_program
-from drolayers.integer import SCIP
+from conelayers import compile_program
+from conelayers.oracles import SCIP
 
 STAGES = ("learning", "projection", "integer", "layer", "backward")
 

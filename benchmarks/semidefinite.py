@@ -32,11 +32,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drolayers.conic import ConeProgram, Engine, make_engine, residuals
-from drolayers.conic.compile import compile_program
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.polished import Polished
-from drolayers.status import Status
+from conelayers import ConeProgram, Engine, Status, compile_program, make_engine
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.engine.solvers.polished import Polished
+from conelayers.program import residuals
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

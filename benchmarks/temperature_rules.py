@@ -40,7 +40,7 @@ from torch import Tensor
 
 import drolayers as dro
 import drolayers.layer
-from drolayers.surrogate.energy import compute_temperature
+from conelayers.surrogate.energy import compute_temperature
 from research.problems.portfolio import Portfolio, PortfolioData
 
 Draw = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]

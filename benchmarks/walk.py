@@ -1,4 +1,4 @@
-"""How often a reader turns back: files of the library in the order in which their functions are first called.
+"""How often a reader turns back: files of both packages in the order in which their functions are first called.
 
     python benchmarks/walk.py
 
@@ -10,6 +10,7 @@ folder were a single file: fewer turns no cutting of files can reach.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import sys
@@ -26,7 +27,9 @@ import torch
 
 import drolayers as dro
 
-ROOT = str(Path(dro.__file__).parent) + os.sep
+SPECS = [importlib.util.find_spec(name) for name in ("conelayers", "drolayers")]
+ROOTS = tuple(str(Path(spec.origin).parent) + os.sep for spec in SPECS if spec is not None and spec.origin)
+"""The folders of the packages; before the engine had its own there was one."""
 
 
 def walk(work: Callable[[], Any]) -> tuple[int, int, int, int]:
@@ -38,7 +41,7 @@ def walk(work: Callable[[], Any]) -> tuple[int, int, int, int]:
         code = frame.f_code
         # Bodies of classes, which run when a module is imported late, are no functions that anybody follows.
         body = not code.co_flags & inspect.CO_OPTIMIZED
-        if event != "call" or body or not code.co_filename.startswith(ROOT) or code.co_name.startswith("<"):
+        if event != "call" or body or not code.co_filename.startswith(ROOTS) or code.co_name.startswith("<"):
             return
         key = (code.co_filename, code.co_qualname)
         if key not in seen:
@@ -51,11 +54,13 @@ def walk(work: Callable[[], Any]) -> tuple[int, int, int, int]:
     finally:
         sys.setprofile(None)
     # A file that lies in no folder is a part by itself.
-    folders = [file.removeprefix(ROOT).split(os.sep)[0] for file in path]
+    folders = [
+        (root, file.removeprefix(root).split(os.sep)[0]) for file in path for root in ROOTS if file.startswith(root)
+    ]
     return len(seen), len(set(path)), turns(path), turns(folders)
 
 
-def turns(path: list[str]) -> int:
+def turns(path: list[Any]) -> int:
     """How often a path goes back to a place that it left before."""
     return len(list(groupby(path))) - len(set(path))
 

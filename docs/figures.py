@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).with_name("assets") / "figures"
-LIBRARY = Path(__file__).parents[1] / "src" / "drolayers"
+LIBRARY = Path(__file__).parents[1] / "packages" / "drolayers" / "src" / "drolayers"
 SOURCES = (Path(__file__), LIBRARY / "plot.py", LIBRARY / "plot_promises.py")
 RED, GREY, INK = "#c0392b", "#7f8c8d", "#2c3e50"
 
@@ -267,7 +267,7 @@ def gradients() -> Figure:
     import torch
 
     import drolayers as dro
-    from drolayers.conic import FlatGradientWarning
+    from conelayers.engine.engine import FlatGradientWarning
 
     y, x = dro.Uncertain(2), cp.Variable(2, nonneg=True)
     problem = dro.DecisionProblem(-(y @ x), [cp.sum(x) == 1], dro.MomentSet.grouped(y, 1))

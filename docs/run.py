@@ -58,7 +58,7 @@ def assert_same(said: str, shown: str, where: str) -> None:
 def fingerprint() -> str:
     """Of the page and of everything that it runs."""
     digest = hashlib.sha256(TUTORIAL.read_bytes())
-    for path in (Path(__file__), *sorted((ROOT / "src").rglob("*.py"))):
+    for path in (Path(__file__), *sorted((ROOT / "packages").rglob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from drolayers.checks import directory
+from conelayers.checks import directory
+from conelayers.errors import ModelError
 from drolayers.cli import one_sentence
-from drolayers.errors import ModelError
 
 app = typer.Typer(
     name="research",

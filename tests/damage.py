@@ -70,7 +70,7 @@ def refused(file: Path, load: Callable[[Path], Any], use: Callable[[Any], object
             warnings.simplefilter("ignore")
             loaded = load(file)
             use(loaded)
-    except dro.DROError as error:
+    except dro.LayerError as error:
         said = str(error)
         assert "\n" not in said, said
         assert loaded is not None or str(file) in said or "must be" in said, said

@@ -14,7 +14,7 @@ from torch import Tensor
 import drolayers as dro
 
 NAMES = [
-    "DROError",
+    "LayerError",
     "DecisionProblem",
     "Derivative",
     "DifferentiationError",

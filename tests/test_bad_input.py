@@ -9,7 +9,7 @@ import scipy.sparse
 import torch
 
 import drolayers as dro
-from drolayers.checks import number, numbers, whole
+from conelayers.checks import number, numbers, whole
 
 Y = dro.Uncertain(2)
 X = cp.Variable(2, nonneg=True)
@@ -194,7 +194,7 @@ def test_numbers_that_are_none_are_refused(entry: str, odd: str) -> None:
     """Complex atoms and outcomes once lost their imaginary parts."""
     value, use = ENTRIES[entry]
     use(value)
-    with pytest.raises(dro.DROError) as caught:
+    with pytest.raises(dro.LayerError) as caught:
         use(ODD[odd](value))
     assert "\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.conic.compile import compile_program
+from conelayers import compile_program
 from drolayers.products import kron, tiled, times
 from drolayers.reformulation.formulate import formulate
 

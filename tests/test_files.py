@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers import files
-from drolayers.writing import writing
+from conelayers import files
+from conelayers.writing import writing
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3)}
 

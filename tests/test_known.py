@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status, make_engine
+from conelayers.engine.solvers.interior import Interior
+from conelayers.errors import ModelError, ShapeError
+from conelayers.oracles import BranchAndBound, Enumeration
 from drolayers import moments as m
-from drolayers.conic import make_engine
-from drolayers.conic.solvers.interior import Interior
-from drolayers.errors import MaskedDataWarning, ModelError, ShapeError
-from drolayers.integer import BranchAndBound, Enumeration
-from drolayers.status import Status
+from drolayers.errors import MaskedDataWarning
 from tests.ambiguity.sets import SETS, SetCase
 from tests.conic.families import needs_moreau
 from tests.integer.test_contract import LINEAR_ONLY, ORACLES

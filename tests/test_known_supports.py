@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
 from drolayers.learning import Stage
-from drolayers.status import Status
 
 BATCH, DIM = 4, 2
 HI = torch.tensor([[3.0, 4.0], [2.0, 6.0], [5.0, 5.5], [2.5, 2.5]], dtype=torch.float64)

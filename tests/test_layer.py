@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import drolayers as dro
-from drolayers.conic import Exact, Smoothed, make_engine
-from drolayers.surrogate import Energy, Stratified
+from conelayers import Exact, Smoothed, make_engine
+from conelayers.surrogate.proposal import Energy, Stratified
 from tests.conic.families import needs_moreau
 from tests.surrogate.problems import CASES, Case, assignment, ball, cardinality, knapsack, soc2, soc3
 
@@ -533,7 +533,7 @@ def test_nominal_distributions_travel_beside_theta() -> None:
     case = ball()
     layer = layer_of(case)
     assert case.nominal is not None
-    with pytest.raises(dro.DROError):
+    with pytest.raises(dro.LayerError):
         layer(case.theta)
     narrow = layer(0.01 * case.theta, case.nominal)
     assert bool((narrow.value < layer(case.theta, case.nominal).value).all())

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import make_engine
-from drolayers.conic.adjoints.rules import Smoothed
-from drolayers.conic.solvers.interior import Interior
-from drolayers.surrogate import Energy, Proposal, ProposalInput, Stratified, effective_sample_size, energy_probabilities
-from drolayers.surrogate.energy import compute_temperature
+from conelayers import Smoothed, make_engine
+from conelayers.engine.solvers.interior import Interior
+from conelayers.surrogate.energy import compute_temperature, effective_sample_size, energy_probabilities
+from conelayers.surrogate.proposal import Energy, Proposal, ProposalInput, Stratified
 from tests.surrogate.problems import CASES, Case, Table, closed_form, portfolio, soc2, table
 
 # Slot by slot, some continuous decisions do not move with θ.
-pytestmark = pytest.mark.filterwarnings("ignore::drolayers.conic.engine.FlatGradientWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::conelayers.engine.engine.FlatGradientWarning")
 
 PROPOSALS: list[Proposal] = [Stratified(), Energy()]
 

@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic.solvers.interior import Interior
-from drolayers.surrogate import Draws, Energy, Proposal, ProposalInput, Stratified
+from conelayers.engine.solvers.interior import Interior
+from conelayers.surrogate.proposal import Draws, Energy, Proposal, ProposalInput, Stratified
 from tests.surrogate.problems import CASES, Case, soc2
 
-pytestmark = pytest.mark.filterwarnings("ignore::drolayers.conic.engine.FlatGradientWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::conelayers.engine.engine.FlatGradientWarning")
 
 PROPOSALS: list[Proposal] = [Stratified(), Energy()]
 NAMES = ["SOC-II", "Wasserstein", "knapsack", "cardinality", "integers"]

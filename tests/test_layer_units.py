@@ -77,7 +77,7 @@ def test_an_integer_layer(change: str, k: int) -> None:
 @pytest.mark.parametrize("size", [1e-12, 1e-6, 1.0, 1e6, 1e12])
 def test_a_relative_temperature_has_no_floor(size: float) -> None:
     """Objectives that differ in their last digits only, at any size; and those that do not differ at all."""
-    from drolayers.surrogate.energy import compute_temperature
+    from conelayers.surrogate.energy import compute_temperature
 
     objective = size * torch.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 3.0], [5.0, 5.0, 5.0]], dtype=torch.float64)
     every = torch.ones(3, 3, dtype=torch.bool)

@@ -18,7 +18,8 @@ from cvxpy.lin_ops.lin_utils import ID_COUNTER
 from torch.utils.data import default_collate
 
 import drolayers as dro
-from drolayers.numbering import key_text
+from conelayers import compile_program
+from conelayers.numbering import key_text
 from tests.learning.small import shop
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ for wrong in (
 ):
     try:
         wrong()
-    except dro.DROError as error:
+    except dro.LayerError as error:
         print(error)
     else:
         raise AssertionError("taken for the same")
@@ -84,7 +85,7 @@ for stored in (problem, here, pickle.loads(pickle.dumps(here))):
     ):
         try:
             wrong()
-        except dro.DROError as error:
+        except dro.LayerError as error:
             last = str(error)
         else:
             raise AssertionError("taken for the same")
@@ -103,7 +104,11 @@ def test_numbers_do_not_collide_after_unpickling(tmp_path: Path, monkeypatch: py
     decision = dro.DROLayer(problem).eval()(theta, known={"stock": torch.zeros(1, 2)})
     file = tmp_path / "problem.pickle"
     file.write_bytes(pickle.dumps((problem, decision)))
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *ROOT.glob("packages/*/src")])),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", ELSEWHERE, str(file)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -280,7 +285,7 @@ def test_policies_answer_like_problems() -> None:
 
 def test_programs_keep_the_numbers_of_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     x = cp.Variable(2, name="x")
-    program = dro.conic.compile.compile_program(cp.Problem(cp.Minimize(cp.sum(x)), [x >= 1]))
+    program = compile_program(cp.Problem(cp.Minimize(cp.sum(x)), [x >= 1]))
     stored = pickle.dumps(program)
     with monkeypatch.context() as patch:
         patch.setattr(ID_COUNTER, "count", 1)
@@ -291,7 +296,7 @@ def test_programs_keep_the_numbers_of_their_variables(monkeypatch: pytest.Monkey
         with pytest.raises(dro.ModelError, match="whose x is another one: give the name, or the problem's own"):
             twin.variable(torch.arange(2.0), cp.Variable(2, name="x"))
     y = cp.Variable(2, name="x")
-    both = dro.conic.compile.compile_program(cp.Problem(cp.Minimize(cp.sum(x + y)), [x >= 1, y >= 1]))
+    both = compile_program(cp.Problem(cp.Minimize(cp.sum(x + y)), [x >= 1, y >= 1]))
     with pytest.raises(dro.ModelError, match="2 parts of this program are called x: give the variable itself"):
         both.variable(torch.arange(4.0), "x")
     assert both.variable(torch.arange(4.0), x).shape == both.variable(torch.arange(4.0), y).shape == (2,)

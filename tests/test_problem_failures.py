@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
-from drolayers.status import Status
 
 m = dro.moments
 OPTIMAL, INACCURATE, INFEASIBLE = Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic.program import ConeProgram
-from drolayers.status import Status
+from conelayers import ConeProgram, Solution, Status
 
 m = dro.moments
 SIGMA = torch.logspace(-12, 6, 10, dtype=torch.float64)
@@ -162,7 +161,7 @@ def test_bounds_that_never_bind_and_are_most_of_the_numbers(moment: dro.moments.
     y, x = dro.Uncertain(2, support=dro.support.Nonnegative()), cp.Variable(2, nonneg=True)
     theta = torch.tensor([[3.0, 4.0, 1.0]], dtype=torch.float64)
 
-    def solved(constraints: list[cp.Constraint]) -> dro.conic.Solution:
+    def solved(constraints: list[cp.Constraint]) -> Solution:
         cost = cp.sum(x) + 4 * cp.pos(cp.sum(y) - cp.sum(x)) + 0.1 * cp.abs(x[0] - x[1])
         return dro.DecisionProblem(cost, constraints, dro.MomentSet(y, [moment])).solve(theta)
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+import conelayers.program.program as programs
 import drolayers as dro
-import drolayers.conic.program as programs
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,7 +83,11 @@ def test_a_solved_problem_may_be_sent_to_a_process(way: str, engine: str, tmp_pa
         pytest.importorskip("moreau")
     script = tmp_path / "sent.py"
     script.write_text(SENT)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *ROOT.glob("packages/*/src")])),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, str(script), way, engine]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr

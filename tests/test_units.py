@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.status import Derivative, Status
+from conelayers import Derivative, Status
 from tests.ambiguity.sets import SETS, SetCase
 from tests.reformulation.problems import COSTS, SUPPORTS, CostCase, SupportCase, fits
 from tests.units import (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.status import no_unsolved_warnings
+from conelayers.status import no_unsolved_warnings
 
 y = dro.Uncertain(2, support=dro.support.Nonnegative(), name="y")
 x = cp.Variable(2, nonneg=True, name="x")

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Derivative, Smoothed, Status, make_engine
 from drolayers import moments as m
 from drolayers import support as s
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.conic import Smoothed, make_engine
-from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import CENTRE, E1, E2, SetCase, stacked
 from tests.reformulation.problems import DISC, PARABOLA, ROOT, WEDGE, CostCase, SupportCase
 

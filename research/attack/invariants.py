@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 import drolayers as dro
-from drolayers.errors import SolveError
-from drolayers.status import Derivative
+from conelayers import Derivative
+from conelayers.errors import SolveError
 from research.attack.draw import Program
 from research.attack.library import Inputs, decisions, gradient
 

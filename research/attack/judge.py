@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 import drolayers as dro
-from drolayers.conic.solvers.interior import Interior
+from conelayers import Derivative, Status
+from conelayers.engine.solvers.interior import Interior
 from drolayers.layer import SMALL
-from drolayers.status import Derivative, Status
 from research.attack import certificates
 from research.attack.draw import Program, generator
 from research.attack.drawn import Item
@@ -104,7 +104,7 @@ def examine(program: Program, seed: int, number: int, invariants: Sequence[str] 
         try:
             names = compiled(program)
             answered = answer(program, names, number)
-        except dro.DROError as error:
+        except dro.LayerError as error:
             verdict.refused = str(error)
             return verdict
         except Exception as error:
@@ -121,7 +121,7 @@ def examine(program: Program, seed: int, number: int, invariants: Sequence[str] 
         for ask in questions:
             try:
                 ask()
-            except dro.DROError as error:
+            except dro.LayerError as error:
                 verdict.add("wrong status", -1, f"refused after it had solved: {error}")
             except Exception as error:
                 verdict.add("raw", -1, _words(error))
@@ -370,7 +370,7 @@ def _differences(answered: Answered, ways: list[Item], weight: Array) -> tuple[A
         layer = dro.DROLayer(answered.names["problem"], engine=Interior(tolerance=TIGHT))
         with torch.no_grad():
             decision = layer(*Inputs.of(program, items).arguments)
-    except dro.DROError:
+    except dro.LayerError:
         with torch.no_grad():
             decision = answered.layer(*Inputs.of(program, items).arguments)
     exact = decision.status.numpy() == int(Status.OPTIMAL)

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
+from conelayers.checks import number, whole
+from conelayers.errors import ModelError
+from conelayers.status import solve_error
 from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import MeanModel, fit_mean, train
-from drolayers.checks import number, whole
-from drolayers.errors import ModelError
 from drolayers.learning.data import Examples, examples, split
 from drolayers.problem import DecisionProblem
-from drolayers.status import solve_error
 from research.baselines.hellinger import HellingerPortfolio, RobustPortfolio
 
 

@@ -31,11 +31,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from drolayers.checks import whole
-from drolayers.conic import make_engine
-from drolayers.conic.compile import compile_program
-from drolayers.errors import ModelError, ShapeError
-from drolayers.status import Status, Statuses, usable
+from conelayers import Status, compile_program, make_engine
+from conelayers.checks import whole
+from conelayers.errors import ModelError, ShapeError
+from conelayers.status import Statuses, usable
 from research.baselines.hellinger_smooth import Data, Point, differentiable, interior_point
 
 

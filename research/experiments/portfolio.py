@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.experiments.learn import (
     DECISION,
     Array,

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conelayers.surrogate.proposal import Energy
 from drolayers.learning import Annealed, Network, Stage
-from drolayers.surrogate import Energy
 from research.experiments.published import Pretraining, PublishedEnergy
 
 

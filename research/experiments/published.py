@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from conelayers.surrogate.proposal import Draws, Energy, ProposalInput
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.nominal import NominalDistribution
 from drolayers.projection import Projection
-from drolayers.surrogate import Draws, Energy, ProposalInput
 
 
 @dataclass(frozen=True)

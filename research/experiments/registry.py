@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.experiments.task import Outcome, Task
 
 

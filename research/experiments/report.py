@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-from drolayers.checks import directory
-from drolayers.errors import ModelError
+from conelayers.checks import directory
+from conelayers.errors import ModelError
 from research.experiments.runner import collect, write_whole
 from research.experiments.sections import all_sections
 from research.experiments.summary import Plot, Section, Table, present

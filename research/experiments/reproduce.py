@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.experiments.protocols import NAMES, PROTOCOLS
 from research.experiments.registry import EXPERIMENTS, load
 from research.experiments.runner import collect, run_tasks

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drolayers.checks import directory
-from drolayers.errors import ModelError
+from conelayers.checks import directory
+from conelayers.errors import ModelError
 from research.experiments.registry import load
 from research.experiments.task import Outcome, Row, Task
 

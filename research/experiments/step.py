@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from conelayers.surrogate.proposal import Energy
 from drolayers.layer import DROLayer
 from drolayers.learning.pipeline import STAGES, Pipeline, timed
 from drolayers.nominal import KNN
 from drolayers.projection import Projection
-from drolayers.surrogate import Energy
 from research.problems import Portfolio, PortfolioData
 
 POINTS = 1000

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import drolayers as dro
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.problems.split import Split
 
 Array = NDArray[np.float64]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor
 
+from conelayers.errors import ModelError
 from drolayers.ambiguity import moments
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.cost.risk import cvar
-from drolayers.errors import ModelError
 from drolayers.layer import DROLayer
 from drolayers.problem import DecisionProblem
 from drolayers.support import Nonnegative

@@ -9,9 +9,9 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from conelayers.errors import ModelError
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.cost.risk import cvar
-from drolayers.errors import ModelError
 from drolayers.problem import DecisionProblem
 from drolayers.uncertainty import Uncertain
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 import drolayers as dro
+from conelayers.checks import directory
 from drolayers import baselines
-from drolayers.checks import directory
 from research.experiments.task import Outcome, Row, Task, Value, row
 from research.problems.split import Split
 

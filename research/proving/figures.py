@@ -9,7 +9,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.experiments.runner import LEADING, TRAILING, write_table
 from research.experiments.task import Row
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.experiments.runner import Run, collect, run_tasks
 from research.experiments.task import Row, Task
 from research.proving.duels import by_setting, duels

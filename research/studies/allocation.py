@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.covariance import LedoitWolf
 from torch import Tensor, nn
 
+from conelayers.checks import whole
 from drolayers.ambiguity.moment_set import MomentSet
-from drolayers.checks import whole
 from drolayers.cost.risk import cvar
 from drolayers.learning.model import above_zero
 from drolayers.nominal.base import NominalDistribution, distances

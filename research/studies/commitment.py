@@ -5,11 +5,11 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 
+from conelayers.checks import number
+from conelayers.errors import ModelError
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.moment_set import MomentSet
-from drolayers.checks import number
 from drolayers.cost.recourse import recourse
-from drolayers.errors import ModelError
 from drolayers.problem import DecisionProblem
 from drolayers.support import Nonnegative
 from drolayers.uncertainty import Uncertain

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from conelayers.checks import whole
+from conelayers.errors import ModelError
 from drolayers.ambiguity.nominal import Nominal
-from drolayers.checks import whole
-from drolayers.errors import ModelError
 from drolayers.learning.model import above_zero
 from drolayers.nominal.base import NominalDistribution, distances, matrix
 

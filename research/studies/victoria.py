@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from drolayers.errors import ShapeError
-from drolayers.extras import require
+from conelayers.errors import ShapeError
+from conelayers.extras import require
 
 Array = NDArray[np.float64]
 Days = NDArray[np.datetime64]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 
 m = dro.moments
 E1, E2 = np.eye(2)

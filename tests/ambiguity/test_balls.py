@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.status import Status
 from tests.reformulation.differences import analytic, central, gap
 
 INF = np.inf

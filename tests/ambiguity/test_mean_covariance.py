@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
+from conelayers.oracles import BranchAndBound, Enumeration
 from drolayers import support as s
-from drolayers.integer import BranchAndBound, Enumeration
 from drolayers.learning.pretraining import GaussianLoss
-from drolayers.status import Status
 from tests.reformulation.differences import analytic, central, gap
 
 DIM = 3

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Derivative, Solution, Status, make_engine
 from drolayers import moments as m
 from drolayers import plot
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.reweighted import divergence
-from drolayers.conic import make_engine
-from drolayers.conic.solution import Solution
-from drolayers.status import Derivative, Status
 from tests.ambiguity.sets import PHI
 from tests.reformulation.differences import analytic, central, gap
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
+from conelayers.oracles import BranchAndBound, Enumeration
 from drolayers import support as s
-from drolayers.integer import BranchAndBound, Enumeration
 from drolayers.learning.pretraining import GaussianLoss
-from drolayers.status import Status
 
 SHAPES = ["box", "ellipsoid", "budget"]
 BUDGET = 1.7

@@ -12,8 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import drolayers as dro
-from drolayers.conic.engine import MaskedGradientWarning
-from drolayers.status import Derivative, Status
+from conelayers import Derivative, Status
+from conelayers.engine.engine import MaskedGradientWarning
 from tests.ambiguity.sets import PHI
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
 from drolayers import moments as m
 from drolayers.nearest import nearest_point
-from drolayers.status import Status
 from tests.ambiguity.sets import SETS, SetCase
 from tests.reformulation.problems import SUPPORTS, SupportCase
 

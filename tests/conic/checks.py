@@ -9,9 +9,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from drolayers.conic.program import ConeProgram
-from drolayers.conic.solution import Solution
-from drolayers.conic.solvers.clarabel import Clarabel
+from conelayers import ConeProgram, Solution
+from conelayers.engine.solvers.clarabel import Clarabel
 from tests.conic.families import Family
 from tests.conic.strangers import clarabel_cones, clarabel_settings
 

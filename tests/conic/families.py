@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import ConeProgram
-from drolayers.conic.registry import SOLVERS, make_engine
+from conelayers import ConeProgram, compile_program, make_engine
+from conelayers.engine.registry import SOLVERS
 
 ENGINES = [engine for engine in SOLVERS if engine != "moreau" or find_spec("moreau")]
 """Those that are installed here: Moreau has no wheel for every platform."""

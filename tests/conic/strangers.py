@@ -21,8 +21,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import ConeProgram, Engine, Solution, make_engine
-from drolayers.conic.compile import compile_program
+from conelayers import ConeProgram, Engine, Solution, compile_program, make_engine
 
 HOURS = 24
 STEPS = (1e-4, 3e-4, 1e-3)

@@ -12,19 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.active import Active
-from drolayers.conic.adjoints.factored import Factored
-from drolayers.conic.adjoints.theorem import Found, Pulled, gradients
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import MaskedGradientWarning
-from drolayers.conic.interior.face import Face, cone_rows
-from drolayers.conic.newton import basis, split
-from drolayers.conic.program import ConeProgram, Cones, Values
-from drolayers.conic.registry import make_engine
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.units import Units
-from drolayers.errors import DifferentiationError
-from drolayers.status import Derivative, Status
+from conelayers import ConeProgram, Derivative, Status, compile_program, make_engine
+from conelayers.derivative.active import Active
+from conelayers.derivative.factored import Factored
+from conelayers.derivative.newton import basis, split
+from conelayers.derivative.theorem import Found, Pulled, gradients
+from conelayers.engine.engine import MaskedGradientWarning
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.errors import DifferentiationError
+from conelayers.interior.face import Face, cone_rows
+from conelayers.program.program import Cones, Values
+from conelayers.scaling.units import Units
 from tests.conic.families import family
 
 CONES = Cones(zero=2, nonneg=4, soc=(3, 4, 4, 2))

@@ -11,17 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.path import Path
-from drolayers.conic.adjoints.theorem import Found
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine
-from drolayers.conic.interior.batch import AlgebraName, Batch, lane_count
-from drolayers.conic.interior.elimination import Elimination
-from drolayers.conic.interior.method import Algebra, Goal
-from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.solvers.interior import Interior
-from drolayers.conic.units import Units
-from drolayers.status import Derivative, Status
+from conelayers import ConeProgram, Derivative, Engine, Status, compile_program
+from conelayers.derivative.path import Path
+from conelayers.derivative.theorem import Found
+from conelayers.engine.solvers.interior import Interior
+from conelayers.interior.batch import AlgebraName, Batch, lane_count
+from conelayers.interior.elimination import Elimination
+from conelayers.interior.method import Algebra, Goal
+from conelayers.program.program import Values
+from conelayers.scaling.units import Units
 from research.problems import Newsvendor, Portfolio
 from tests.conic.families import family
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 
 import drolayers as dro
-from drolayers.conic.interior.arrow import ArrowPlan, system_pattern
+from conelayers.interior.arrow import ArrowPlan, system_pattern
 from research.problems import Newsvendor
 
 

@@ -8,14 +8,13 @@ import pytest
 from packaging.requirements import Requirement
 
 import drolayers as dro
-from drolayers.conic.registry import make_engine
-from drolayers.conic.solvers import automatic
-from drolayers.conic.solvers.automatic import Automatic, general_solver
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.interior import Interior
-from drolayers.conic.solvers.moreau import Moreau
-from drolayers.errors import ModelError
-from drolayers.status import Status
+from conelayers import Status, make_engine
+from conelayers.engine.solvers import automatic
+from conelayers.engine.solvers.automatic import Automatic, general_solver
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.engine.solvers.interior import Interior
+from conelayers.engine.solvers.moreau import Moreau
+from conelayers.errors import ModelError
 from research.problems import Newsvendor, Portfolio
 from tests.conic.families import ENGINES, family
 from tests.conic.test_gradients import assert_gradients
@@ -57,7 +56,7 @@ def test_without_moreau_other_cones_are_solved_and_differentiated_all_the_same(n
 
 def test_moreau_is_there_wherever_it_was_asked_for() -> None:
     """Its tests are skipped without it: where it has no wheel, or where it was taken out of what is required."""
-    needs = [Requirement(need) for need in requires("drolayers") or ()]
+    needs = [Requirement(need) for need in requires("conelayers") or ()]
     asked = [need for need in needs if need.name == "moreau" and (need.marker is None or need.marker.evaluate())]
     assert "moreau" in ENGINES or not asked
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic.registry import make_engine
+from conelayers import make_engine
 from tests.conic.checks import assert_agrees, assert_gradient, assert_kkt, central_differences, margin, violation
 from tests.conic.families import NAMES, family
 

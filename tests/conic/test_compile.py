@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import ConeProgram
-from drolayers.conic.registry import make_engine
-from drolayers.errors import ModelError, ShapeError
-from drolayers.status import Status
+from conelayers import ConeProgram, Status, compile_program, make_engine
+from conelayers.errors import ModelError, ShapeError
 from tests.conic.families import ENGINES, family
 
 

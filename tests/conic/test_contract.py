@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine
-from drolayers.conic.registry import SOLVERS, make_engine
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.status import Status
+from conelayers import Engine, Status, compile_program, make_engine
+from conelayers.engine.registry import SOLVERS
+from conelayers.engine.solvers.clarabel import Clarabel
 from tests.conic.checks import assert_agrees, assert_kkt
 from tests.conic.families import ENGINES, family, needs_moreau, pairs
 
@@ -48,7 +46,7 @@ def test_first_route_suffices(engine: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("engine", "name"), pairs())
-@pytest.mark.filterwarnings("ignore::drolayers.conic.engine.FlatGradientWarning")  # of single items, at a corner
+@pytest.mark.filterwarnings("ignore::conelayers.engine.engine.FlatGradientWarning")  # of single items, at a corner
 def test_batch_equals_loop(engine: str, name: str) -> None:
     member = family(name)
     solver = make_engine(engine)

@@ -8,10 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic import Smoothed, make_engine
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import ConeProgram
-from drolayers.status import Derivative
+from conelayers import ConeProgram, Derivative, Smoothed, compile_program, make_engine
 
 STEP = 1e-4
 

@@ -10,15 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.rules import Smoothed
-from drolayers.conic.engine import Engine
-from drolayers.conic.program import Values
-from drolayers.conic.registry import make_engine
-from drolayers.conic.solution import Solution
-from drolayers.conic.solvers.automatic import general_solver
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.errors import ModelError, ShapeError, SolveError
-from drolayers.status import Status
+from conelayers import Engine, Smoothed, Solution, Status, make_engine
+from conelayers.engine.solvers.automatic import general_solver
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.errors import ModelError, ShapeError, SolveError
+from conelayers.program.program import Values
 from tests.conic.families import ENGINES, FRAGILE, NAMES, family, pairs
 
 BATCH = 32

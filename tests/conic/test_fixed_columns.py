@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine
-from drolayers.conic.program import ConeProgram
-from drolayers.conic.solvers.interior import Interior
-from drolayers.conic.units import Units
+from conelayers import ConeProgram, Engine, compile_program
+from conelayers.engine.solvers.interior import Interior
+from conelayers.scaling.units import Units
 from tests.conic.checks import assert_gradient, dense
 
 DEVICES = [

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic.adjoints.rules import Smoothed
-from drolayers.conic.engine import Engine, FlatGradientWarning
-from drolayers.conic.registry import make_engine
-from drolayers.conic.solvers.automatic import general_solver
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.moreau import Moreau, SolverPool
-from drolayers.errors import ModelError
+from conelayers import Engine, Smoothed, make_engine
+from conelayers.engine.engine import FlatGradientWarning
+from conelayers.engine.solvers.automatic import general_solver
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.engine.solvers.moreau import Moreau, SolverPool
+from conelayers.errors import ModelError
 from tests.conic.checks import assert_gradient, central_differences, margin, step
 from tests.conic.families import GENERAL, NAMES, Family, family, needs_moreau, pairs
 
@@ -137,7 +136,7 @@ def test_objective_alone_needs_no_linear_solve(monkeypatch: pytest.MonkeyPatch) 
     member = family("socp")
     theta = member.theta(3).requires_grad_()
     solution = make_engine().solve(member.program, theta)
-    monkeypatch.setattr("drolayers.conic.engine._ImplicitSolve.backward", None)
+    monkeypatch.setattr("conelayers.engine.engine._ImplicitSolve.backward", None)
     solution.objective.sum().backward()
     assert float(theta.grad.norm()) > 0.1
 

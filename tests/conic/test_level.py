@@ -12,12 +12,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import Engine, make_engine
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import ConeProgram
-from drolayers.conic.solution import Solution
-from drolayers.conic.solvers.interior import Interior
-from drolayers.conic.units import Units
+from conelayers import ConeProgram, Engine, Solution, compile_program, make_engine
+from conelayers.engine.solvers.interior import Interior
+from conelayers.scaling.units import Units
 from tests.conic.strangers import stranger
 
 WEIGHT = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.conic.compile import compile_program
-from drolayers.conic.interior import elimination, torch_algebra
-from drolayers.conic.registry import make_engine
-from drolayers.errors import ModelError
-from drolayers.status import Derivative
+from conelayers import Derivative, compile_program, make_engine
+from conelayers.errors import ModelError
+from conelayers.interior import elimination, torch_algebra
 from tests.conic.families import lp
 
 

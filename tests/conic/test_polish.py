@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic.registry import make_engine
+from conelayers import make_engine
 from tests.conic.families import family
 
 

@@ -6,14 +6,10 @@ import cvxpy as cp
 import pytest
 import torch
 
-from drolayers.conic.adjoints.rules import Exact, Smoothed
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine
-from drolayers.conic.interior.torch_algebra import SystemPlan
-from drolayers.conic.program import ConeProgram
-from drolayers.conic.replay import rounded
-from drolayers.conic.solvers.interior import Interior
-from drolayers.status import Status
+from conelayers import ConeProgram, Engine, Exact, Smoothed, Status, compile_program
+from conelayers.engine.solvers.interior import Interior
+from conelayers.interior.torch_algebra import SystemPlan
+from conelayers.program.replay import rounded
 from research.problems import Newsvendor
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

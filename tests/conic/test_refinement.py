@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic import make_engine, residuals
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import Engine
-from drolayers.conic.refinement import ENOUGH, REFINE_FROM, refine
-from drolayers.conic.solvers.automatic import general_solver
-from drolayers.conic.verdict import classify
-from drolayers.status import Status
+from conelayers import Engine, Status, compile_program, make_engine
+from conelayers.engine.refinement import ENOUGH, REFINE_FROM, refine
+from conelayers.engine.solvers.automatic import general_solver
+from conelayers.engine.verdict import classify
+from conelayers.program import residuals
 from tests.conic.families import family
 
 
@@ -77,7 +75,7 @@ def test_an_engine_without_a_second_route_does_not_refine(monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise AssertionError("refined")
 
-    monkeypatch.setattr("drolayers.conic.engine.refine", fail)
+    monkeypatch.setattr("conelayers.engine.engine.refine", fail)
     member = family("qp")
     assert Engine(general_solver()).solve(member.program, member.theta(2)).statuses == [Status.OPTIMAL] * 2
     with pytest.raises(AssertionError, match="refined"):

@@ -13,11 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from drolayers import files
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import FORMAT, AffineMap, ConeProgram
-from drolayers.conic.registry import make_engine
-from drolayers.errors import ModelError
+from conelayers import ConeProgram, compile_program, files, make_engine
+from conelayers.errors import ModelError
+from conelayers.program.program import FORMAT, AffineMap
 from tests import damage
 from tests.conic.families import BUILDERS, GENERAL, family, needs_moreau
 from tests.learning.small import shop
@@ -55,7 +53,7 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 import torch
-from drolayers.conic import ConeProgram, make_engine
+from conelayers import ConeProgram, make_engine
 
 program = ConeProgram.load(sys.argv[1])
 theta = torch.load(sys.argv[2]).requires_grad_()
@@ -72,7 +70,7 @@ except ImportError:
 def test_runs_without_cvxpy(tmp_path: Path) -> None:
     import cvxpy as cp
 
-    from drolayers.conic.compile import compile_program
+    from conelayers import compile_program
 
     X, C = cp.Variable((2, 3), nonneg=True, name="X"), cp.Parameter((2, 3))
     problem = cp.Problem(cp.Minimize(cp.sum(cp.multiply(C, X)) + cp.norm(cp.vec(X, order="C"))), [cp.sum(X) == 1])

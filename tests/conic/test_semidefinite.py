@@ -12,24 +12,23 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import residuals
-from drolayers.conic.adjoints.barrier import Barrier
-from drolayers.conic.adjoints.path import Path
-from drolayers.conic.adjoints.theorem import Found, Pulled, by_feature
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import MaskedGradientWarning
-from drolayers.conic.newton import basis, gap, split
-from drolayers.conic.program import ConeProgram, Cones
-from drolayers.conic.registry import make_engine
-from drolayers.conic.semidefinite import matrix, parts, rows_of, smallest_eigenvalue
-from drolayers.conic.solvers.automatic import Automatic
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.polished import Polished
-from drolayers.conic.units import Units
-from drolayers.conic.verdict import ACCEPT
-from drolayers.errors import ModelError
-from drolayers.integer import SCIP, BranchAndBound, Enumeration, Gurobi, HiGHS, Oracle, feasible_points
-from drolayers.status import Derivative, Status
+from conelayers import ConeProgram, Derivative, Status, compile_program, make_engine
+from conelayers.derivative.barrier import Barrier
+from conelayers.derivative.newton import basis, gap, split
+from conelayers.derivative.path import Path
+from conelayers.derivative.theorem import Found, Pulled, by_feature
+from conelayers.engine.engine import MaskedGradientWarning
+from conelayers.engine.solvers.automatic import Automatic
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.engine.solvers.polished import Polished
+from conelayers.engine.verdict import ACCEPT
+from conelayers.errors import ModelError
+from conelayers.integer.feasibility import feasible_points
+from conelayers.oracles import SCIP, BranchAndBound, Enumeration, Gurobi, HiGHS, Oracle
+from conelayers.program import residuals
+from conelayers.program.program import Cones
+from conelayers.program.semidefinite import matrix, parts, rows_of, smallest_eigenvalue
+from conelayers.scaling.units import Units
 from tests.conic.checks import assert_agrees, assert_gradient, central_differences, symmetric_matrix
 from tests.conic.families import GENERAL, SEMIDEFINITE, family, moment_block
 from tests.conic.test_gradients import gradients, weights

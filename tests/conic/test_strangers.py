@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic import Solution, make_engine
-from drolayers.conic.compile import compile_program
+from conelayers import Solution, compile_program, make_engine
 from tests.conic.families import needs_moreau
 from tests.conic.strangers import (
     Barrier,
@@ -133,7 +132,7 @@ def _twice(one: Stranger, of: str, curved: bool) -> None:
 @pytest.mark.parametrize("of", ["primal", "objective"])
 @pytest.mark.parametrize("name", ["newsvendor", "box"])
 def test_second_derivatives_raise(name: str, of: str, curved: bool) -> None:
-    with pytest.raises((dro.DROError, RuntimeError), match=r"(?i)second|twice"):
+    with pytest.raises((dro.LayerError, RuntimeError), match=r"(?i)second|twice"):
         _twice(stranger(name), of, curved)
 
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic import make_engine
-from drolayers.conic.program import AffineMap, ConeProgram, Cones, Values, row_index
-from drolayers.conic.residuals import optimality, products
-from drolayers.conic.semidefinite import triangle
-from drolayers.conic.units import Units
-from drolayers.conic.verdict import ACCEPT
-from drolayers.status import Status
+from conelayers import ConeProgram, Status, make_engine
+from conelayers.engine.verdict import ACCEPT
+from conelayers.program.program import AffineMap, Cones, Values, row_index
+from conelayers.program.residuals import optimality, products
+from conelayers.program.semidefinite import triangle
+from conelayers.scaling.units import Units
 from tests.conic.families import family, pairs
 
 NAMES = sorted({name for _, name in pairs()})

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.conic.compile import compile_program
-from drolayers.conic.engine import ValueKinkWarning
-from drolayers.conic.registry import make_engine
-from drolayers.status import Derivative
+from conelayers import Derivative, compile_program, make_engine
+from conelayers.engine.engine import ValueKinkWarning
 from tests.conic.families import family
 
 STEP = 1e-6
@@ -42,7 +40,7 @@ def test_the_maximum_of_a_parameter_and_zero(engine: str) -> None:
     assert [round(float(g), 9) for g in given.grad[[0, 2], 0]] == [0.0, 1.0]
 
 
-@pytest.mark.filterwarnings("ignore::drolayers.conic.engine.ValueKinkWarning")
+@pytest.mark.filterwarnings("ignore::conelayers.engine.engine.ValueKinkWarning")
 def test_a_learnt_centre_on_a_given_mean() -> None:
     """The worst-case cost depends on the distance of two centres, whose norm has a kink at zero."""
     y, x = dro.Uncertain(1), cp.Variable()

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic.compile import compile_program
-from drolayers.conic.program import ConeProgram, Values
-from drolayers.conic.residuals import infeasibility, outside, unboundedness, value_error
-from drolayers.conic.solvers.automatic import general_solver
-from drolayers.conic.solvers.clarabel import Clarabel
-from drolayers.conic.solvers.contract import Points
-from drolayers.conic.verdict import classify, second_route
-from drolayers.status import Status
+from conelayers import ConeProgram, Status, compile_program
+from conelayers.engine.solvers.automatic import general_solver
+from conelayers.engine.solvers.clarabel import Clarabel
+from conelayers.engine.solvers.contract import Points
+from conelayers.engine.verdict import classify, second_route
+from conelayers.program.program import Values
+from conelayers.program.residuals import infeasibility, outside, unboundedness, value_error
 from tests.conic.checks import by_clarabel, violation
 from tests.conic.families import family
 

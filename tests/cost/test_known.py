@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import drolayers as dro
+from conelayers.errors import ModelError
 from drolayers import moments as m
 from drolayers.cost.coefficients import coefficients
 from drolayers.cost.parse import parse
-from drolayers.errors import ModelError
 
 
 class Random:

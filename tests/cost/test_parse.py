@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drolayers as dro
+from conelayers.errors import ModelError
 from drolayers.cost.parse import PiecewiseCost, parse
 from drolayers.cost.recourse import recourse
 from drolayers.cost.risk import cvar
-from drolayers.errors import ModelError
 from drolayers.support import Nonnegative
 from drolayers.uncertainty import Uncertain
 

@@ -12,11 +12,11 @@ from scipy.linalg import null_space
 from scipy.optimize import linprog
 
 import drolayers as dro
+from conelayers.errors import ModelError
 from drolayers.cost.parse import parse
 from drolayers.cost.recourse import Recourse, recourse
 from drolayers.cost.risk import cvar
 from drolayers.cost.vertices import dual_vertices
-from drolayers.errors import ModelError
 from drolayers.uncertainty import Uncertain
 
 

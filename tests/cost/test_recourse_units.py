@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import drolayers as dro
+from conelayers import Status
 from drolayers.cost.recourse import SecondStage, check_bounded, recourse
 from drolayers.cost.torch_loss import evaluate
 from drolayers.cost.vertices import balanced, dual_vertices
-from drolayers.status import Status
 
 ROUTE = np.array([[1.0, 3.0], [3.0, 1.0]])
 #               routes: 11   12   21   22 | stays

@@ -11,10 +11,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from conelayers.errors import ModelError, ShapeError
 from drolayers.cost.recourse import recourse
 from drolayers.cost.risk import cvar
 from drolayers.cost.torch_loss import TorchCost, evaluate
-from drolayers.errors import ModelError, ShapeError
 
 RNG = np.random.default_rng(5)
 A = RNG.normal(size=(3, 3))

@@ -6,9 +6,8 @@ import itertools
 
 import torch
 
-from drolayers.conic import ConeProgram, Engine, make_engine
-from drolayers.integer import Candidates
-from drolayers.status import Status
+from conelayers import ConeProgram, Engine, Status, make_engine
+from conelayers.oracles import Candidates
 
 
 def brute_force(program: ConeProgram, theta: torch.Tensor, engine: Engine | None = None) -> torch.Tensor:

@@ -9,8 +9,8 @@ import cvxpy as cp
 import numpy as np
 import torch
 
-from drolayers.conic import ConeProgram, Values
-from drolayers.conic.compile import compile_program
+from conelayers import ConeProgram, compile_program
+from conelayers.program.program import Values
 
 
 @dataclass(frozen=True, eq=False)

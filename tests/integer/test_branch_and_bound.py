@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic import Engine
-from drolayers.conic.solvers.automatic import general_solver
-from drolayers.conic.solvers.contract import Points, Solver
-from drolayers.errors import ModelError
-from drolayers.integer import BranchAndBound
-from drolayers.status import Status
+from conelayers import Engine, Status
+from conelayers.engine.solvers.automatic import general_solver
+from conelayers.engine.solvers.contract import Points, Solver
+from conelayers.errors import ModelError
+from conelayers.oracles import BranchAndBound
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, newsvendor, portfolio
 
@@ -198,7 +197,7 @@ def test_points_that_cannot_be_solved_leave_a_gap() -> None:
 def test_a_decision_that_runs_away_has_no_minimum() -> None:
     import cvxpy as cp
 
-    from drolayers.conic.compile import compile_program
+    from conelayers import compile_program
 
     x, y, price = cp.Variable(3, boolean=True), cp.Variable(nonneg=True), cp.Parameter()
     program = compile_program(cp.Problem(cp.Minimize(price * y + cp.sum(x)), [cp.sum(x) >= 1]), [price])
@@ -210,7 +209,7 @@ def test_a_decision_that_runs_away_has_no_minimum() -> None:
 def test_parity_is_proven_infeasible() -> None:
     import cvxpy as cp
 
-    from drolayers.conic.compile import compile_program
+    from conelayers import compile_program
 
     x, cost = cp.Variable(7, boolean=True), cp.Parameter(7)
     program = compile_program(cp.Problem(cp.Minimize(cost @ x), [2 * cp.sum(x) == 5]), [cost])

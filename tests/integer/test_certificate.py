@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.conic import ConeProgram, Values, default_engine
-from drolayers.conic.compile import compile_program
-from drolayers.integer import Simplex
-from drolayers.integer.boxes import Boxes, Solved
-from drolayers.integer.certificate import certified
+from conelayers import ConeProgram, compile_program
+from conelayers.engine.registry import default_engine
+from conelayers.integer.boxes import Boxes, Solved
+from conelayers.integer.simplex.certificate import certified
+from conelayers.oracles import Simplex
+from conelayers.program.program import Values
 
 
 def planning(seed: int, batch: int) -> tuple[ConeProgram, Values]:

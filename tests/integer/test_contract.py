@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.conic import ConeProgram, Values, make_engine
-from drolayers.errors import ModelError, ShapeError
-from drolayers.integer import (
+from conelayers import ConeProgram, Status, make_engine
+from conelayers.errors import ModelError, ShapeError
+from conelayers.integer.feasibility import feasible_points
+from conelayers.oracles import (
     SCIP,
     Auto,
     BranchAndBound,
@@ -25,10 +26,9 @@ from drolayers.integer import (
     HiGHS,
     Oracle,
     Simplex,
-    feasible_points,
     make_oracle,
 )
-from drolayers.status import Status
+from conelayers.program.program import Values
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, LINEAR, newsvendor, portfolio
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.conic.compile import compile_program
-from drolayers.errors import ModelError
-from drolayers.integer import BranchAndBound, Oracle, make_oracle
-from drolayers.status import Status
+from conelayers import Status, compile_program
+from conelayers.errors import ModelError
+from conelayers.oracles import BranchAndBound, Oracle, make_oracle
 
 OWN = ["auto", "branch_and_bound"]
 

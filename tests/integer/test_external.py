@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.errors import MissingExtraError, ModelError
-from drolayers.integer import SCIP, BranchAndBound, Enumeration, External, Gurobi, HiGHS
-from drolayers.integer.external import Found, Job, MIPSolver, one_by_one
-from drolayers.status import Status
+from conelayers import Status
+from conelayers.errors import MissingExtraError, ModelError
+from conelayers.integer.external.external import Found, Job, MIPSolver, one_by_one
+from conelayers.oracles import SCIP, BranchAndBound, Enumeration, External, Gurobi, HiGHS
 from tests.integer.checks import assert_contract
 from tests.integer.families import pure
 
@@ -54,7 +54,7 @@ def test_a_point_that_comes_back_although_excluded_ends_the_search_without_a_pro
 
 
 def test_a_package_that_is_missing() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'drolayers\[absent\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'conelayers\[absent\]'"):
         External(MIPSolver("absent", "drolayers_absent", LINEAR, stuck, tolerance=1e-9))
 
 

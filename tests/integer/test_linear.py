@@ -11,15 +11,13 @@ import torch
 from scipy.optimize import linprog
 
 import drolayers as dro
-from drolayers.conic import ConeProgram
-from drolayers.conic.compile import compile_program
-from drolayers.errors import ModelError
-from drolayers.integer import Auto, Enumeration, HiGHS, Simplex
-from drolayers.integer import linear as linear_module
-from drolayers.integer import registry as registry_module
-from drolayers.integer.partition import DOUBTFUL, FIRST, counted
-from drolayers.integer.simplex import EMPTY, REFRESH, SOLVED, solve
-from drolayers.status import Status
+from conelayers import ConeProgram, Status, compile_program
+from conelayers.errors import ModelError
+from conelayers.integer import registry as registry_module
+from conelayers.integer.simplex import linear as linear_module
+from conelayers.integer.simplex.partition import DOUBTFUL, FIRST, counted
+from conelayers.integer.simplex.simplex import EMPTY, REFRESH, SOLVED, solve
+from conelayers.oracles import Auto, Enumeration, HiGHS, Simplex
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, LINEAR
 

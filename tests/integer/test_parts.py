@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.conic import make_engine
-from drolayers.integer import BranchAndBound
-from drolayers.integer.bounds import Bounds
-from drolayers.integer.boxes import Boxes
-from drolayers.integer.components import Components
-from drolayers.integer.enumeration import all_points
-from drolayers.integer.feasibility import Screen
-from drolayers.integer.propagation import implied
-from drolayers.integer.tables import Tables
-from drolayers.integer.tree import Nodes, exclude, halve
+from conelayers import make_engine
+from conelayers.integer.boxes import Boxes
+from conelayers.integer.components import Components
+from conelayers.integer.enumeration import all_points
+from conelayers.integer.feasibility import Screen
+from conelayers.integer.nodes import Nodes, exclude, halve
+from conelayers.integer.propagation import implied
+from conelayers.integer.tree.bounds import Bounds
+from conelayers.integer.tree.tables import Tables
+from conelayers.oracles import BranchAndBound
 from tests.integer.checks import assert_contract, assert_same_values, brute_force
 from tests.integer.families import FAMILIES, newsvendor
 

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 
 import drolayers as dro
-from drolayers.conic import make_engine
+from conelayers import make_engine
 from drolayers.learning.calibration import (
     Calibration,
     Share,

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import drolayers as dro
-from drolayers import files
+from conelayers import files
 from drolayers.learning import storage
 from drolayers.learning.training import one_voice
 from tests import damage

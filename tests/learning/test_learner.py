@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 import drolayers as dro
-from drolayers.conic import Exact, Smoothed
+from conelayers import Exact, Smoothed
 from drolayers.learning import Annealed, SetModel
 from drolayers.learning.deprecated import OF_LAYER
 from research.problems import Portfolio, PortfolioData

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import drolayers as dro
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from drolayers.learning import storage
 from drolayers.learning.comparison import SHARES, Choice, Comparison
 from drolayers.learning.headers import check_header

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import drolayers as dro
-from drolayers.conic import make_engine
+from conelayers import make_engine
 from drolayers.tails import cvar, quantile, worst_weights
 from tests.learning.small import learner, sales, shop
 

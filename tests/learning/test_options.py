@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import drolayers as dro
+from conelayers.surrogate.proposal import Energy
 from drolayers.learning.model import SetModel, polynomials
 from drolayers.learning.pretraining import PredictionLoss
-from drolayers.surrogate import Energy
 from tests.learning.small import learner, sales, shop
 
 

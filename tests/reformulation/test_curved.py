@@ -14,8 +14,8 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import make_engine
 from drolayers import moments as m
-from drolayers.conic import make_engine
 from tests.ambiguity.sets import PHI
 from tests.reformulation.differences import STEP, analytic, central, gap
 

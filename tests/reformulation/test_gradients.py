@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Engine, make_engine
 from drolayers import support as s
-from drolayers.conic import Engine, make_engine
 from tests.ambiguity.sets import SETS, SetCase
 from tests.reformulation.differences import STEP, analytic, central, gap
 from tests.reformulation.problems import JOINT, STOCK, WEDGE

@@ -13,8 +13,8 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import drolayers as dro
+from conelayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
-from drolayers.status import Status
 
 m = dro.moments
 

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from drolayers.errors import ModelError
-from drolayers.surrogate import RelativeTemperature, effective_sample_size, energy_probabilities
-from drolayers.surrogate.energy import Temperature, check_temperature, compute_temperature
+from conelayers import RelativeTemperature
+from conelayers.errors import ModelError
+from conelayers.surrogate.energy import (
+    Temperature,
+    check_temperature,
+    compute_temperature,
+    effective_sample_size,
+    energy_probabilities,
+)
 
 F = torch.tensor([[3.0, 3.5, 5.0, 4.0], [-1.0, 2.0, 0.0, 7.0]], dtype=torch.float64)
 ALL = torch.ones_like(F, dtype=torch.bool)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from drolayers.errors import ModelError
-from drolayers.surrogate import Draws, Energy, Proposal, ProposalInput, Stratified
+from conelayers.errors import ModelError
+from conelayers.surrogate.proposal import Draws, Energy, Proposal, ProposalInput, Stratified
 
 PROPOSALS: list[Proposal] = [Stratified(), Energy(), Energy(ratio=0.9, cap=2.0)]
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import drolayers.support
+from conelayers import Status
+from conelayers.numbering import Keyed
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.outer import NormPower
 from drolayers.ambiguity.wasserstein import Wasserstein
 from drolayers.diagnosis import Diagnosis
-from drolayers.numbering import Keyed
 from drolayers.problem import DecisionProblem
-from drolayers.status import Status
 from drolayers.support import Box
 from research.attack.invariants import SETTLED
 from research.attack.run import one

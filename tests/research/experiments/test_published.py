@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from conelayers.surrogate.proposal import ProposalInput
 from drolayers import Energy
 from drolayers.nominal import KNN
-from drolayers.surrogate import ProposalInput
 from research.experiments.protocols import PROTOCOLS
 from research.experiments.published import Pretraining, PublishedEnergy, PublishedModel, pretrained
 from research.problems import Newsvendor, Portfolio, PortfolioData

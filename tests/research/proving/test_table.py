@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from research.proving import frontier, pyepo
 from research.proving.duels import by_setting, duels
 from research.proving.figures import SCORES, before, elsewhere, keep, recall

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from conelayers.errors import ModelError, ShapeError
 from drolayers.baselines.sibling import ExpectedCost
-from drolayers.errors import ModelError, ShapeError
 from research.studies import energy
 from research.studies.commitment import NIGHT, Commitment
 from research.studies.forecast import PENALTIES, AroundForecast, ResidualAtoms, Ridge

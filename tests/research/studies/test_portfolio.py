@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from drolayers.errors import ModelError
+from conelayers.errors import ModelError
 from drolayers.layer import DROLayer
 from research.studies import portfolio
 from research.studies.allocation import CAP, LEAST, LEVEL, MOST, PER_CENT, Allocation

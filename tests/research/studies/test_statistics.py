@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drolayers.errors import ShapeError
+from conelayers.errors import ShapeError
 from research.studies.statistics import block_rows, difference, drawdown, estimate, tail_mean
 
 

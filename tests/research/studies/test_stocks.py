@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drolayers.errors import ModelError, ShapeError
+from conelayers.errors import ModelError, ShapeError
 from research.studies.stocks import MOMENTUM, OF_ASSET, OF_MARKET, RECENT, Prices, load_prices, weeks
 from tests.research.studies.markets import NAMES, changed_after, made_up
 

@@ -1,0 +1,1 @@
+"""Find the best integer points of a batch of programs."""

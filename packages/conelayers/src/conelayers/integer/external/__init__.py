@@ -1,0 +1,1 @@
+"""Adapters for third-party integer solvers."""

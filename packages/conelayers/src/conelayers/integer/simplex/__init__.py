@@ -1,0 +1,1 @@
+"""Branch and bound over linear relaxations, compiled with numba."""

@@ -1,0 +1,1 @@
+"""Branch and bound over boxes, a batch of trees at a time."""

@@ -1,0 +1,1 @@
+"""Balance the rows and columns of a program before it is solved."""
