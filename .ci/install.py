@@ -2,8 +2,8 @@
 
 Usage: python .ci/install.py [log]
 
-Slow, and it needs a package index, so the tests do not run it (tests/test_release.py builds and looks inside). What it
-did goes into the log, benchmarks/install.txt unless given.
+Slow, and it needs a package index, so the tests do not run it (tests/drolayers/test_release.py builds and looks
+inside). What it did goes into the log, benchmarks/install.txt unless given.
 """
 
 from __future__ import annotations

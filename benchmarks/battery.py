@@ -39,7 +39,13 @@ from conelayers import Engine, make_engine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.conic.strangers import battery_problem, battery_row, directions, random_weights, stable_differences
+from tests.drolayers.engine.strangers import (
+    battery_problem,
+    battery_row,
+    directions,
+    random_weights,
+    stable_differences,
+)
 
 BATCH = 100
 REPEATS = 5

@@ -39,7 +39,7 @@ from conelayers.program import residuals
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.conic.strangers import directions, random_weights, stable_differences
+from tests.drolayers.engine.strangers import directions, random_weights, stable_differences
 
 VALUE, GRADIENT = 1e-6, 1e-2
 """Relative errors from which a value or a gradient is wrong."""

@@ -1,7 +1,8 @@
 """Runs pages as they are printed: `python docs/run.py [page ...]` says whether their code still prints what they show.
 
 The site runs the tutorial when it is built, unless page and library are those of the last run; the tests
-(tests/test_docs.py) run every page, and tests/test_notebooks.py the notebooks. All compare by `assert_same`.
+(tests/drolayers/test_docs.py) run every page, and tests/drolayers/test_notebooks.py the notebooks. All compare by
+`assert_same`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from research.baselines import CostaIyengar
 from research.baselines.hellinger import HellingerPortfolio
 from research.baselines.hellinger_smooth import Data, interior_point, objective
 from research.problems import Portfolio, PortfolioData
-from tests.baselines.problems import Shop, sales
+from tests.drolayers.baselines.problems import Shop, sales
 
 ASSETS, SCENARIOS, BATCH = 4, 12, 5
 

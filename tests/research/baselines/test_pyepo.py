@@ -12,7 +12,7 @@ import drolayers as dro
 from research.baselines import Pyepo
 from research.baselines.pyepo import LinearProblem, extended, optimisation_model
 from research.problems import Portfolio
-from tests.baselines.problems import Shop, sales
+from tests.drolayers.baselines.problems import Shop, sales
 
 
 def mixed() -> tuple[dro.DecisionProblem, cp.Variable, cp.Variable]:
