@@ -32,10 +32,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conelayers import ConeProgram, Engine, Status, compile_program, make_engine
+from conelayers import ConeProgram, Engine, compile_program, make_engine
 from conelayers.engine.solvers.clarabel import Clarabel
 from conelayers.engine.solvers.polished import Polished
 from conelayers.program import residuals
+from drolayers import Status
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -87,7 +87,7 @@ def _script(name: str) -> Any:
 
 def _statuses() -> str:
     """One row for every status."""
-    from conelayers import Status
+    from drolayers import Status
 
     return "\n".join(f"| `{status.name}` | {status.advice} |" for status in Status)
 

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 import drolayers as dro
-from conelayers import Derivative, Status
+from conelayers import Derivative
 from conelayers.engine.solvers.interior import Interior
+from drolayers import Status
 from drolayers.layer import SMALL
 from research.attack import certificates
 from research.attack.draw import Program, generator
@@ -226,7 +227,7 @@ def _truth(reference: Reference, best: Answer) -> str:
     if best.status == "infinite" and any(worst.kind == "fragility" for worst in reference.cost.worst):
         # No price of a distance meets the target.
         return "INFEASIBLE"
-    return {"infinite": "UNBOUNDED", "infeasible": "NO_MINIMUM"}.get(best.status, "")
+    return {"infinite": "INFINITE_WORST_CASE", "infeasible": "UNBOUNDED"}.get(best.status, "")
 
 
 def _of_unsolved(reference: Reference, best: Answer, status: Status) -> tuple[str, str]:
@@ -253,7 +254,7 @@ def _of_unsolved(reference: Reference, best: Answer, status: Status) -> tuple[st
         return "unjudged: no certificate", ""
     if status is Status.FAILED:
         return f"masked: FAILED for {truth}", ""
-    if reference.cost.upper is not None and truth == "UNBOUNDED" and status is Status.INFEASIBLE:
+    if reference.cost.upper is not None and truth == "INFINITE_WORST_CASE" and status is Status.INFEASIBLE:
         # No rule may exist either, about which the exact cost says nothing.
         return "unjudged: adaptive", ""
     return ("right", "") if str(status) == truth else ("wrong status", f"{status}, but the reference proves {truth}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 
 MU, SIGMA = np.array([3.0, 4.0]), 1.0
 THETA = torch.tensor([[*MU, SIGMA]], dtype=torch.float64)

@@ -48,7 +48,8 @@ def test_names() -> None:
     with pytest.raises(AttributeError, match="Wasserstien"):
         _ = dro.Wasserstien
     assert [s.name for s in dro.Status] == [
-        *("OPTIMAL", "INACCURATE", "INFEASIBLE", "UNBOUNDED", "NO_MINIMUM", "EMPTY_SET", "FAILED")
+        *("OPTIMAL", "INACCURATE", "GAP", "INFEASIBLE", "UNBOUNDED", "FAILED"),
+        *("EMPTY_SET", "INFINITE_WORST_CASE"),
     ]
     assert all(s.advice for s in dro.Status)
 

@@ -16,7 +16,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status, make_engine
+from conelayers import make_engine
 from conelayers.engine.solvers.interior import Interior
 from conelayers.errors import ModelError, ShapeError
 from conelayers.oracles import BranchAndBound, Enumeration
+from drolayers import Status
 from drolayers import moments as m
 from drolayers.errors import MaskedDataWarning
 from tests.conelayers.integer.test_contract import LINEAR_ONLY, ORACLES

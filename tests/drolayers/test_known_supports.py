@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers.learning import Stage
 
 BATCH, DIM = 4, 2

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Pair
 
 m = dro.moments
 OPTIMAL, INACCURATE, INFEASIBLE = Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE
-UNBOUNDED, NO_MINIMUM, EMPTY_SET = Status.UNBOUNDED, Status.NO_MINIMUM, Status.EMPTY_SET
+INFINITE_WORST_CASE, UNBOUNDED, EMPTY_SET = Status.INFINITE_WORST_CASE, Status.UNBOUNDED, Status.EMPTY_SET
 
 
 def tensor(*rows: list[float]) -> Tensor:
@@ -68,14 +68,14 @@ GOOD, EMPTY = [0.5, 0.5, 0.1], [5.0, 5.0, 1.0]
         pytest.param(newsvendor(mean_only, UNIT), [1.0, 1.0, -1.0], EMPTY_SET, id="linear bound out of reach"),
         pytest.param(newsvendor(mean_only, UNIT), [-1.0, -1.0, -1.0], OPTIMAL, id="linear bound may be negative"),
         pytest.param(newsvendor(squares, constraints=CONTRADICTION), GOOD, INFEASIBLE, id="no decision"),
-        pytest.param(newsvendor(mean_only), [1.0, 1.0, 1.0], UNBOUNDED, id="infinite worst case"),
-        pytest.param(newsvendor(squares, gift=5.0), GOOD, NO_MINIMUM, id="order runs away"),
+        pytest.param(newsvendor(mean_only), [1.0, 1.0, 1.0], INFINITE_WORST_CASE, id="infinite worst case"),
+        pytest.param(newsvendor(squares, gift=5.0), GOOD, UNBOUNDED, id="order runs away"),
         # Two defects at once: the earlier in the order of the diagnosis is named.
         pytest.param(newsvendor(squares, UNIT, CONTRADICTION), EMPTY, EMPTY_SET, id="empty and no decision"),
         pytest.param(newsvendor(squares, UNIT, gift=5.0), EMPTY, EMPTY_SET, id="empty and runs away"),
         pytest.param(newsvendor(mean_only, constraints=CONTRADICTION), [1.0, 1.0, 1.0], INFEASIBLE, id="no x, inf"),
         pytest.param(newsvendor(squares, constraints=CONTRADICTION, gift=5.0), GOOD, INFEASIBLE, id="no x, runs away"),
-        pytest.param(newsvendor(mean_only, gift=5.0), [1.0, 1.0, 1.0], UNBOUNDED, id="inf and runs away"),
+        pytest.param(newsvendor(mean_only, gift=5.0), [1.0, 1.0, 1.0], INFINITE_WORST_CASE, id="inf and runs away"),
     ],
 )
 def test_failures_of_moment_sets(
@@ -99,7 +99,7 @@ def test_failures_of_wasserstein_balls(norm: float, order: int) -> None:
     one = atoms(1)
     cases = {
         INFEASIBLE: newsvendor(ball(norm, order), None, CONTRADICTION),
-        NO_MINIMUM: newsvendor(ball(norm, order), gift=5.0),
+        UNBOUNDED: newsvendor(ball(norm, order), gift=5.0),
     }
     for expected, (wrong, _) in cases.items():
         assert wrong.solve(tensor([0.1]), one).statuses == [expected]
@@ -114,7 +114,7 @@ def test_infinite_worst_case_of_a_ball(order: int) -> None:
     y, x = dro.Uncertain(2), cp.Variable(2)
     second = dro.recourse([1.0, 1.0], [[1.0, -1.0], [1.0, -1.0]], y - x)
     problem = dro.DecisionProblem(second, [], dro.Wasserstein(y, 3, 2, order))
-    assert problem.solve(tensor([0.1]), atoms(1)).statuses == [UNBOUNDED]
+    assert problem.solve(tensor([0.1]), atoms(1)).statuses == [INFINITE_WORST_CASE]
     value = problem.worst_case_cost({x: torch.zeros(1, 2)}, tensor([0.1]), atoms(1))
     assert value.tolist() == [np.inf]
 
@@ -351,7 +351,7 @@ def test_infinite_worst_case_at_fixed_integers() -> None:
     problem = dro.DecisionProblem(cost, [x >= opened[0], cp.sum(opened) <= 1], dro.MomentSet(y, [m.Linear(mu=[1.0])]))
     fixed = tensor([0.0, 0.0], [1.0, 0.0], [1.0, 1.0])
     # The mean is bounded above only: closing both leaves -y, whose mean has no bound; opening both breaks a constraint.
-    assert problem.solve(torch.ones(3, 1), fixed=fixed).statuses == [UNBOUNDED, OPTIMAL, INFEASIBLE]
+    assert problem.solve(torch.ones(3, 1), fixed=fixed).statuses == [INFINITE_WORST_CASE, OPTIMAL, INFEASIBLE]
 
 
 def test_raise_lists_the_items() -> None:
@@ -633,10 +633,10 @@ def test_infinite_worst_cases(kind: str, support: str, cost: str) -> None:
     at = {v: torch.zeros(3, *v.shape, dtype=torch.float64) for v in problem.variables}
     values = problem.worst_case_cost(at, theta).tolist()
     if (kind, support, cost) in UNTOLD:
-        assert all(status in (UNBOUNDED, Status.FAILED) for status in statuses)
+        assert all(status in (INFINITE_WORST_CASE, Status.FAILED) for status in statuses)
         assert all(value == np.inf or np.isnan(value) for value in values)
     else:
-        assert statuses == [UNBOUNDED] * 3
+        assert statuses == [INFINITE_WORST_CASE] * 3
         assert values == [np.inf] * 3
 
 
@@ -648,9 +648,9 @@ def test_infinite_worst_cases_of_other_sizes(size: float) -> None:
     nominal = size * atoms(1)[0], atoms(1)[1]
     for norm in (1, 2, np.inf):
         problem = dro.DecisionProblem(second, [], dro.Wasserstein(y, 3, norm, 2))
-        assert problem.solve(tensor([0.1 * size]), nominal).statuses == [UNBOUNDED]
+        assert problem.solve(tensor([0.1 * size]), nominal).statuses == [INFINITE_WORST_CASE]
     problem, _ = newsvendor(mean_only, dro.support.Nonnegative())
-    assert problem.solve(tensor([-1.0, -1.0, -size])).statuses == [UNBOUNDED]
+    assert problem.solve(tensor([-1.0, -1.0, -size])).statuses == [INFINITE_WORST_CASE]
 
 
 # --- Sets that touch their support ------------------------------------------------------------------------------------

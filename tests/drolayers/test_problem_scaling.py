@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import ConeProgram, Solution, Status
+from conelayers import ConeProgram, Solution
+from drolayers import Status
 
 m = dro.moments
 SIGMA = torch.logspace(-12, 6, 10, dtype=torch.float64)

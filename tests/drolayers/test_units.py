@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from conelayers import Derivative, Status
+from conelayers import Derivative
+from drolayers import Status
 from tests.drolayers.ambiguity.sets import SETS, SetCase
 from tests.drolayers.reformulation.problems import COSTS, SUPPORTS, CostCase, SupportCase, fits
 from tests.drolayers.units import (

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Derivative, Smoothed, Status, make_engine
+from conelayers import Derivative, Smoothed, make_engine
+from drolayers import Status
 from drolayers import moments as m
 from drolayers import support as s
 from drolayers.ambiguity.base import AmbiguitySet

@@ -18,7 +18,7 @@ from conelayers.program.program import Values
 from tests.helpers.programs import ENGINES, FRAGILE, NAMES, family, pairs
 
 BATCH = 32
-BAD = {9: Status.INFEASIBLE, 15: Status.NO_MINIMUM, 16: Status.FAILED, 17: Status.FAILED, 23: Status.INFEASIBLE}
+BAD = {9: Status.INFEASIBLE, 15: Status.UNBOUNDED, 16: Status.FAILED, 17: Status.FAILED, 23: Status.INFEASIBLE}
 GOOD = [i for i in range(BATCH) if i not in BAD]
 FRAGILE_NAMES = [f.__name__ for f in FRAGILE]
 
@@ -161,7 +161,7 @@ def test_raise_lists_the_items() -> None:
     member = family("fragile_lp")
     engine = make_engine()
     assert engine.solve(member.program, member.theta(4)).checked().statuses == [Status.OPTIMAL] * 4
-    with pytest.raises(SolveError, match=r"5 of 32 items .* INFEASIBLE \(items? 9.* NO_MINIMUM \(items? 15") as caught:
+    with pytest.raises(SolveError, match=r"5 of 32 items .* INFEASIBLE \(items? 9.* UNBOUNDED \(items? 15") as caught:
         engine.solve(member.program, spoil(member.theta(BATCH, seed=4))).checked()
     assert caught.value.items == BAD
 

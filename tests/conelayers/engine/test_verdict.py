@@ -44,7 +44,7 @@ def test_a_claim_without_its_certificate_is_not_believed(name: str) -> None:
     assert statuses(program, values, points) == {Status.OPTIMAL}
     # The word of a solver that gave up does not matter where its point is right.
     assert statuses(program, values, claiming(points, Status.FAILED)) == {Status.OPTIMAL}
-    for lie in (Status.INFEASIBLE, Status.NO_MINIMUM):
+    for lie in (Status.INFEASIBLE, Status.UNBOUNDED):
         assert statuses(program, values, claiming(points, lie)) == {Status.FAILED}
 
 
@@ -144,7 +144,7 @@ def test_a_second_route_that_is_worse_is_not_taken() -> None:
             points = Clarabel().solve(program, values)
             return claiming(replace(points, x=points.x + 1.0), self.says)
 
-    for claim in (Status.OPTIMAL, Status.INFEASIBLE, Status.NO_MINIMUM):
+    for claim in (Status.OPTIMAL, Status.INFEASIBLE, Status.UNBOUNDED):
         points, *verdict = second_route(Worse(claim), program, values, rough, status, residual, torch.arange(4))
         torch.testing.assert_close(points.x, rough.x, rtol=0, atol=0)
         torch.testing.assert_close(verdict, [status, residual], rtol=0, atol=0)

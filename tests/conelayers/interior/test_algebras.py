@@ -176,7 +176,7 @@ def test_mixed_verdicts(name: str, batch: int, algebra: Any) -> None:
     theta[kind == 1, -1] = -1.0
     theta[kind == 2, 0] = -1.0
     points = Interior(algebra=algebra).solve(family(name).program, family(name).program.values(theta))
-    expected = [(Status.OPTIMAL, Status.INFEASIBLE, Status.NO_MINIMUM)[k] for k in kind.tolist()]
+    expected = [(Status.OPTIMAL, Status.INFEASIBLE, Status.UNBOUNDED)[k] for k in kind.tolist()]
     assert [Status(v) for v in points.verdict.tolist()] == expected
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
 from tests.drolayers.reformulation.differences import analytic, central, gap
 
@@ -164,7 +164,7 @@ def test_a_singular_metric_leaves_ways_free() -> None:
     for order in (1, 2, INF):
         wild, _ = joint(lambda y, order=order: dro.Wasserstein(y, 4, 2, order, flat))
         theta, nominal = torch.tensor([[0.3], [0.6]]).double(), around()
-        assert wild.solve(theta, nominal).statuses == [Status.UNBOUNDED] * 2
+        assert wild.solve(theta, nominal).statuses == [Status.INFINITE_WORST_CASE] * 2
         box = dro.support.Box(-9.0, 9.0)
         tame, x = joint(lambda y, order=order: dro.Wasserstein(y, 4, 2, order, flat), box)
         same, z = joint(lambda y, order=order: dro.Wasserstein(y, 4, 2, order, np.diag([1.0, 1.0, 1e-6])), box)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Derivative, Solution, Status, make_engine
+from conelayers import Derivative, Solution, make_engine
+from drolayers import Status, plot
 from drolayers import moments as m
-from drolayers import plot
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.reweighted import divergence
 from tests.drolayers.ambiguity.sets import PHI

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
 from conelayers.oracles import BranchAndBound, Enumeration
+from drolayers import Status
 from drolayers import support as s
 from drolayers.learning.pretraining import GaussianLoss
 

@@ -12,8 +12,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import drolayers as dro
-from conelayers import Derivative, Status
+from conelayers import Derivative
 from conelayers.engine.engine import MaskedGradientWarning
+from drolayers import Status
 from tests.drolayers.ambiguity.sets import PHI
 
 

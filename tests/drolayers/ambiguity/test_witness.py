@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers import moments as m
 from drolayers.nearest import nearest_point
 from tests.drolayers.ambiguity.sets import SETS, SetCase

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers.cost.recourse import SecondStage, check_bounded, recourse
 from drolayers.cost.torch_loss import evaluate
 from drolayers.cost.vertices import balanced, dual_vertices

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 
 
 def test_decision_problems_take_semidefinite_decisions() -> None:

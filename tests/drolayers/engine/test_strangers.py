@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from conelayers import Derivative, Smoothed, Solution, Status, compile_program, make_engine
+from conelayers import Derivative, Smoothed, Solution, compile_program, make_engine
 from conelayers.errors import LayerError
+from drolayers import Status
 from tests.drolayers.engine.strangers import (
     Barrier,
     Differences,

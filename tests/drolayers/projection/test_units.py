@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from tests.drolayers.projection.families import ALL, DIM, bounds, make, needs, nominal, outputs
 
 SIZES = [1e-6, 1e6]

@@ -442,7 +442,7 @@ def test_infinite_worst_cases_are_told_apart() -> None:
     square = dro.MomentSet(y, [m.Linear(mu=[1.0, 0.0])])
     rule = dro.expected(y[0]) <= x[0]
     unbounded = dro.DecisionProblem(cp.sum_squares(x) + cp.abs(y[1]), [rule], square)
-    assert unbounded.solve(row(1.0)).statuses == [dro.Status.UNBOUNDED]
+    assert unbounded.solve(row(1.0)).statuses == [dro.Status.INFINITE_WORST_CASE]
 
 
 Y, X = dro.Uncertain(2), cp.Variable(2)

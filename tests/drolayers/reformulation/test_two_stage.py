@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import drolayers as dro
-from conelayers import Status
+from drolayers import Status
 from drolayers.ambiguity.base import AmbiguitySet
 
 m = dro.moments
@@ -205,7 +205,7 @@ def test_dependent_rows(support: dro.support.Support | None) -> None:
     # Here it does depend on y, and no decision helps.
     wrong = dro.recourse([3.0, 1.0], W, cp.hstack([y - x[0], y - x[1]]))
     lost = dro.DecisionProblem(wrong, [], dro.MomentSet(y, [m.SquaredNorm()]))
-    assert lost.solve(theta).statuses == [Status.UNBOUNDED]
+    assert lost.solve(theta).statuses == [Status.INFINITE_WORST_CASE]
     assert lost.worst_case_cost({x: at[:1]}, theta).tolist() == [np.inf]
 
 
@@ -234,11 +234,11 @@ def test_extreme_rays_forbid_what_cannot_be_served(method: str, ball: bool) -> N
     value = lost.worst_case_cost({z: torch.tensor([[100.0]])}, theta, nominal)
     assert not bool(value.isfinite().any())
     if method == "vertices":
-        assert status == Status.UNBOUNDED
+        assert status == Status.INFINITE_WORST_CASE
         assert value.tolist() == [np.inf]
     else:
         # A rule may miss infeasibility by ever less without reaching it, so that there is no certificate.
-        assert status in (Status.UNBOUNDED, Status.FAILED)
+        assert status in (Status.INFINITE_WORST_CASE, Status.FAILED)
 
 
 # --- CVaR -----------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import drolayers.support
-from conelayers import Status
 from conelayers.numbering import Keyed
+from drolayers import Status
 from drolayers.ambiguity.moment_set import MomentSet
 from drolayers.ambiguity.outer import NormPower
 from drolayers.ambiguity.wasserstein import Wasserstein

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -26,20 +26,22 @@ _WARN_UNSOLVED: ContextVar[bool] = ContextVar("warn_unsolved", default=True)
 
 
 class Status(IntEnum):
-    """The outcome of one solve; ``status.advice`` says what to do about it."""
+    """The outcome of one solve; ``status.advice`` says what to do about it.
+
+    ``UNBOUNDED``: the objective has no minimum. ``GAP``: a search ended at its limit with a feasible point.
+    """
 
     OPTIMAL = 0
     INACCURATE = 1
-    INFEASIBLE = 2
-    UNBOUNDED = 3
-    NO_MINIMUM = 4
-    EMPTY_SET = 5
-    FAILED = 6
+    GAP = 2
+    INFEASIBLE = 3
+    UNBOUNDED = 4
+    FAILED = 5
 
     @property
     def ok(self) -> bool:
-        """Whether the decision can be used."""
-        return self <= Status.INACCURATE
+        """Whether the solution can be used."""
+        return bool(usable(self))
 
     @property
     def advice(self) -> str:
@@ -53,28 +55,20 @@ class Status(IntEnum):
 _ADVICE = {
     Status.OPTIMAL: "Solved: the value is right to 1e-7 of itself.",
     Status.INACCURATE: (
-        "The value is right to 1e-4 of itself only: the ambiguity set may have no Slater point, "
-        "so add a margin to the projection."
+        "The value is right to 1e-4 of itself only: relax the constraints a little, or rescale the data."
     ),
-    Status.INFEASIBLE: (
-        "No decision satisfies the constraints: relax them (problem.shortfalls tells which of the uncertain ones, and "
-        "by how much)."
-    ),
-    Status.UNBOUNDED: (
-        "The worst-case cost is infinite for every decision: bound the support or bound a further moment."
-    ),
-    Status.NO_MINIMUM: "The cost falls for ever along some direction of the decision: bound your decisions.",
-    Status.EMPTY_SET: "No distribution satisfies the moment bounds: put a dro.Projection before the layer.",
+    Status.GAP: ("The search ended at its limit: the point is feasible, and a better one may exist; raise the limit."),
+    Status.INFEASIBLE: "No point satisfies the constraints: relax them.",
+    Status.UNBOUNDED: "The objective falls without end along some direction: bound the variables.",
     Status.FAILED: (
-        "Not even 1e-4 of the value can be promised: check the item's parameters for NaN, for a set that is next to a "
-        "point, and for terms that cancel."
+        "Not even 1e-4 of the value can be promised: check the parameters for NaN, and the data for terms that cancel."
     ),
 }
 
 
 def usable(status: Any) -> Any:
-    """Which codes of a tensor or an array tell of an answer that can be used."""
-    return status <= int(Status.INACCURATE)
+    """Select the codes, of a tensor or an array, with a solution that can be used."""
+    return status <= int(Status.GAP)
 
 
 class Derivative(IntEnum):
@@ -137,6 +131,9 @@ class Statuses(ABC):
         status: the codes.
     """
 
+    codes: ClassVar[type[IntEnum]] = Status
+    """The enumeration that the codes are of."""
+
     status: Int[Tensor, "batch"]
 
     @property
@@ -145,9 +142,9 @@ class Statuses(ABC):
         return usable(self.status)
 
     @property
-    def statuses(self) -> list[Status]:
+    def statuses(self) -> list[Any]:
         """The statuses as an enumeration."""
-        return [Status(code) for code in self.status.tolist()]
+        return [self.codes(code) for code in self.status.tolist()]
 
     @property
     def counted(self) -> str:
@@ -179,7 +176,7 @@ def check_on_failure(on_failure: OnFailure) -> OnFailure:
     return on_failure
 
 
-def describe_unsolved(statuses: Sequence[Status], items: str = "items", positions: bool = True) -> str:
+def describe_unsolved(statuses: Sequence[Any], items: str = "items", positions: bool = True) -> str:
     """Count unsolved items by status, list their first positions, and append the advice of each status.
 
     Args:
@@ -187,7 +184,7 @@ def describe_unsolved(statuses: Sequence[Status], items: str = "items", position
         items: what one entry is called, in the plural.
         positions: whether to list positions, which mean nothing to a caller who did not order the items.
     """
-    places: dict[Status, list[int]] = {}
+    places: dict[Any, list[int]] = {}
     for place, status in enumerate(statuses):
         if not status.ok:
             places.setdefault(status, []).append(place)
@@ -202,7 +199,7 @@ def describe_unsolved(statuses: Sequence[Status], items: str = "items", position
     return f"{count} of {len(statuses)} {items} were not solved{': ' * bool(parts)}{', '.join(parts)}. {advice}".strip()
 
 
-def solve_error(statuses: Sequence[Status], more_advice: str = "") -> SolveError:
+def solve_error(statuses: Sequence[Any], more_advice: str = "") -> SolveError:
     """Make the error for a batch with unsolved items."""
     message = f"{describe_unsolved(statuses)} {more_advice}".strip()
     return SolveError(message, {i: status for i, status in enumerate(statuses) if not status.ok})

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conelayers import Derivative, Exact, RelativeTemperature, Smoothed, Status
+    from conelayers import Derivative, Exact, RelativeTemperature, Smoothed
     from drolayers.ambiguity.mean_covariance import MeanCovariance
     from drolayers.ambiguity.mixture import Mixture
     from drolayers.ambiguity.moment_set import MomentSet
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from drolayers.problem import DecisionProblem
     from drolayers.projection import Projection
+    from drolayers.status import Status
     from drolayers.uncertainty import Uncertain
 
 __version__ = "0.2.0"
@@ -74,6 +75,7 @@ _HOME = {
     "Trainer": "learning",
     "ShapeError": "errors",
     "SolveError": "errors",
+    "Status": "status",
     "Uncertain": "uncertainty",
     "UnsolvedItemsWarning": "errors",
     "Wasserstein": "ambiguity.wasserstein",
@@ -88,7 +90,7 @@ _HOME = {
 }
 _LEARNING = ("learning", "learning.objectives", "baselines", "metrics")
 """Homes that need the extra ``learning``."""
-_ENGINE = ("Derivative", "Exact", "RelativeTemperature", "Smoothed", "Status")
+_ENGINE = ("Derivative", "Exact", "RelativeTemperature", "Smoothed")
 """Names of the engine that belong to this interface, too."""
 _MODULES = {
     "baselines": "baselines",

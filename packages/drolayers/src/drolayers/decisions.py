@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from conelayers import ConeProgram, Engine, Status, compile_program
+from conelayers import ConeProgram, Engine, compile_program
 from conelayers.internals import all_points, box_size, check_box, feasible_points
 from conelayers.oracles import Oracle
 from drolayers.cost.rules import Rule
+from drolayers.status import Status
 
 ENUMERABLE = 4096
 """Size of a box up to which its feasible points are counted, once, to see whether they are few."""

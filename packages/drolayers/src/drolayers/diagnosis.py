@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from conelayers import ConeProgram, Engine, Solution, Status
+from conelayers import ConeProgram, Engine, Solution
 from conelayers.internals import endless, usable
 from conelayers.oracles import Oracle, make_oracle
 from drolayers.ambiguity.nominal import Nominal
@@ -18,6 +18,7 @@ from drolayers.amounts import Told
 from drolayers.cost.lowering import shorten
 from drolayers.decisions import Decisions
 from drolayers.known import KnownData
+from drolayers.status import Status
 
 EMPTY = 1e-7
 """Relative excess beyond which a set is empty; within it, it has no Slater point."""
@@ -74,7 +75,7 @@ class Diagnosis:
         if items.numel():
             # Where there is a decision it is the worst case that is infinite.
             exist = self.decisions.exist(given.features[items], None if fixed is None else fixed[items])
-            status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
+            status[items[exist.to(items.device)]] = int(Status.INFINITE_WORST_CASE)
         return status
 
     def of_integer(
@@ -90,7 +91,7 @@ class Diagnosis:
         items = (status == int(Status.INFEASIBLE)).nonzero()[:, 0]
         if items.numel():
             exist = self.decisions.integers_exist(given.features[items], oracle or make_oracle())
-            status[items[exist.to(items.device)]] = int(Status.UNBOUNDED)
+            status[items[exist.to(items.device)]] = int(Status.INFINITE_WORST_CASE)
         return status
 
     def empty_sets(self, status: Tensor, primal: Tensor, objective: Tensor, given: Given) -> Int[Tensor, "batch"]:
@@ -118,7 +119,7 @@ class Diagnosis:
 
     def _infeasible(self, status: Tensor, given: Given, fixed: Tensor | None) -> Tensor:
         """A direction along which the cost falls proves nothing where there is no point: look with a zero objective."""
-        doubtful = (status == int(Status.NO_MINIMUM)) | (status == int(Status.FAILED))
+        doubtful = (status == int(Status.UNBOUNDED)) | (status == int(Status.FAILED))
         # Known data that is no number says nothing about the others.
         items = (doubtful & given.features.isfinite().all(1).to(doubtful.device)).nonzero()[:, 0]
         if not items.numel():

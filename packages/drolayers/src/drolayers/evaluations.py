@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from conelayers import ConeProgram, Engine, Solution, Status
+from conelayers import ConeProgram, Engine, Solution
 from conelayers.internals import ValueKinkWarning, endless, refuse_transforms, usable
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.mixture import Mixture
@@ -30,6 +30,7 @@ from drolayers.reformulation.worst_distribution import (
     reweighted,
     worst_distribution,
 )
+from drolayers.status import Status
 from drolayers.written import Writer
 
 CANCELLED = 1e-9
@@ -77,7 +78,7 @@ class Evaluations:
         """
         solution, status = self._evaluate(part, x, inputs)
         value, flat = solution.objective, inputs.theta
-        infinite = (status == int(Status.UNBOUNDED)).to(value.device)
+        infinite = (status == int(Status.INFINITE_WORST_CASE)).to(value.device)
         value = torch.where(usable(status).to(value.device), value, torch.full_like(value, torch.nan))
         value = torch.where(infinite, torch.full_like(value, torch.inf), value)
         return value.to(torch.promote_types(flat.dtype, torch.float32))
@@ -168,7 +169,7 @@ class Evaluations:
             status[failed[infinite.to(failed.device)]] = int(Status.INFEASIBLE)
         if part is not self.writer.cost:
             solution, status = self._binding(program, entries, solution, status)
-        status[status == int(Status.INFEASIBLE)] = int(Status.UNBOUNDED)
+        status[status == int(Status.INFEASIBLE)] = int(Status.INFINITE_WORST_CASE)
         return solution, status
 
     def _binding(

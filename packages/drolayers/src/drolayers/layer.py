@@ -26,7 +26,6 @@ from conelayers.internals import (
     ProposalInput,
     SolvedCandidates,
     Solver,
-    Statuses,
     Stratified,
     Temperature,
     Values,
@@ -52,6 +51,7 @@ from drolayers.evaluations import Chosen
 from drolayers.known import Known
 from drolayers.notebook import code_block, table
 from drolayers.problem import DecisionProblem, Theta
+from drolayers.statuses import Statuses
 
 CALLER = 5
 """Frames from ``forward`` to the code that calls a layer: two of ours and two of ``torch.nn.Module``."""

@@ -42,6 +42,7 @@ from drolayers.evaluations import Chosen, Evaluations
 from drolayers.known import Known, KnownData
 from drolayers.notebook import code_block, table
 from drolayers.reformulation.worst_distribution import WorstCaseDistribution
+from drolayers.solution import ProblemSolution
 from drolayers.uncertainty import Uncertain
 from drolayers.written import Writer
 
@@ -282,7 +283,9 @@ class DecisionProblem(Numbered):
         given = self.given(theta, nominal, known)
         solution = (engine or self._engine).solve(self.program, given.features, fixed)
         advice = partial(self.advice, theta, nominal, known)
-        return solution.masked(self.diagnosis.of(solution, given, fixed)).checked(on_failure, advice)
+        return (
+            ProblemSolution.of(solution).masked(self.diagnosis.of(solution, given, fixed)).checked(on_failure, advice)
+        )
 
     @untraced
     def shortfalls(

@@ -22,11 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
-from conelayers import Status, compile_program
+from conelayers import compile_program
 from conelayers.internals import default_engine, numbers
 from drolayers.amounts import Amount, Told, shown, told
 from drolayers.errors import ModelError
 from drolayers.products import times
+from drolayers.status import Status
 
 __all__ = ["Box", "Conic", "Ellipsoid", "Nonnegative", "Polyhedron", "Reals", "Support"]
 

@@ -67,7 +67,7 @@ def refine(
     Returns:
         Points, statuses and residuals; those that were not improved are unchanged.
     """
-    certified = (status == int(Status.INFEASIBLE)) | (status == int(Status.NO_MINIMUM))
+    certified = (status == int(Status.INFEASIBLE)) | (status == int(Status.UNBOUNDED))
     near = (residual > REFINE_FROM) & (residual < REFINE_UP_TO) & points.x.isfinite().all(1)
     items = (~certified & near).nonzero()[:, 0]
     current = points.x[items]

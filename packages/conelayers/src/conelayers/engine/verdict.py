@@ -40,12 +40,12 @@ def classify(
         x, z, s = (t[short] for t in (points.x, points.z, points.s))
         rest = residuals.optimality(program, values[short], x, z, s, TOLERATE, rounding)
         status[short[rest <= TOLERATE]] = int(Status.INACCURATE)
-    rays = (points.verdict == int(Status.INFEASIBLE)) | (points.verdict == int(Status.NO_MINIMUM))
+    rays = (points.verdict == int(Status.INFEASIBLE)) | (points.verdict == int(Status.UNBOUNDED))
     if not bool(rays.any()):
         return status, residual
     for verdict, proof in (
         (Status.INFEASIBLE, lambda v, r: residuals.infeasibility(program, v, r.z)),
-        (Status.NO_MINIMUM, lambda v, r: residuals.unboundedness(program, v, r.x)),
+        (Status.UNBOUNDED, lambda v, r: residuals.unboundedness(program, v, r.x)),
     ):
         claimed = points.verdict == int(verdict)
         if bool(claimed.any()):
@@ -84,7 +84,7 @@ def second_route(
     """Solve some items by the second route and keep whichever answer is the better."""
     second = rescue.solve(program, values[items])
     second_status, second_residual = classify(program, values[items], second, rounding)
-    certified = (second_status == int(Status.INFEASIBLE)) | (second_status == int(Status.NO_MINIMUM))
+    certified = (second_status == int(Status.INFEASIBLE)) | (second_status == int(Status.UNBOUNDED))
     rows = (certified | (second_residual < residual[items])).nonzero()[:, 0]
     chosen = items[rows]
     status = status.index_copy(0, chosen, second_status[rows])

@@ -50,13 +50,13 @@ class Enumeration:
             for cut in boxes.chunks(len(item)):
                 solved = boxes.solve(item[cut], points[cut], points[cut])
                 failed[item[cut][solved.status == int(Status.FAILED)]] = True
-                unbounded[item[cut][solved.status == int(Status.NO_MINIMUM)]] = True
+                unbounded[item[cut][solved.status == int(Status.UNBOUNDED)]] = True
                 pool.offer(item[cut], points[cut], solved)
                 rounds, relaxations = rounds + 1, relaxations + len(solved.status)
         found = pool.found > 0
         status = torch.where(found, int(Status.OPTIMAL), int(Status.INFEASIBLE))
         status = torch.where(failed, torch.where(found, int(Status.INACCURATE), int(Status.FAILED)), status)
-        status = torch.where(unbounded, int(Status.NO_MINIMUM), status)
+        status = torch.where(unbounded, int(Status.UNBOUNDED), status)
         status = torch.where(pool.good, status, int(Status.FAILED))
         gap = torch.where(status == int(Status.OPTIMAL), 0.0, torch.inf).double()
         nodes = torch.where(pool.good, len(box), 0)

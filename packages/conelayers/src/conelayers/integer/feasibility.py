@@ -207,7 +207,7 @@ def feasible_points(
 def admits(boxes: Boxes, item: Int[Tensor, "point"], points: Float[Tensor, "point integer"]) -> Bool[Tensor, "point"]:
     """Decide points by solves: first with the objective, then, where that broke down, without."""
     status = boxes.solve(item, points, points).status
-    feasible = usable(status) | (status == int(Status.NO_MINIMUM))
+    feasible = usable(status) | (status == int(Status.UNBOUNDED))
     failed = (status == int(Status.FAILED)).nonzero()[:, 0]
     if len(failed):
         plain = replace(boxes.values, P=torch.zeros_like(boxes.values.P), q=torch.zeros_like(boxes.values.q))

@@ -31,7 +31,7 @@ class Candidates(Statuses):
         objective: optimal value with the integers fixed there; +inf where not ``valid``.
         valid: which slots hold a point.
         status: OPTIMAL (proven), INACCURATE (a limit or an unsolved point left a ``gap``), INFEASIBLE (no integer point
-            is feasible), NO_MINIMUM or FAILED, for each item.
+            is feasible), UNBOUNDED or FAILED, for each item.
         gap: how much better than the last slot an unexplored point could be at most; zero when proven.
         nodes: relaxations of boxes explored, for each item.
         primal: the solution at each point; zero where not ``valid``.

@@ -49,7 +49,7 @@ class TreeFirst:
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
         found = BranchAndBound(self.engine, node_limit=FEW).best(program, values, count)
-        settled = torch.tensor([Status.OPTIMAL, Status.INFEASIBLE, Status.NO_MINIMUM], device=found.status.device)
+        settled = torch.tensor([Status.OPTIMAL, Status.INFEASIBLE, Status.UNBOUNDED], device=found.status.device)
         rest = (~torch.isin(found.status, settled)).nonzero()[:, 0]
         if not len(rest):
             return found

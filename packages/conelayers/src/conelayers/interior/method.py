@@ -58,7 +58,7 @@ MOVED = 1e-12
 """Length of a Newton step after which the next one would be lost to rounding."""
 
 OPTIMAL, FAILED = int(Status.OPTIMAL), int(Status.FAILED)
-INFEASIBLE, NO_MINIMUM = int(Status.INFEASIBLE), int(Status.NO_MINIMUM)
+INFEASIBLE, UNBOUNDED = int(Status.INFEASIBLE), int(Status.UNBOUNDED)
 
 
 class Algebra(Protocol):
@@ -294,7 +294,7 @@ def look(on: Algebra, state: Progress, goal: Goal) -> Residuals:
         if goal.stop:
             found = xp.where(above | (found != FAILED), found, 0 * found + OPTIMAL)
     better = score < 0.9 * state.score
-    certified = (found == INFEASIBLE) | (found == NO_MINIMUM)
+    certified = (found == INFEASIBLE) | (found == UNBOUNDED)
     _keep(on, state.best, at, state.running & (better | certified))
     state.idle[...] = xp.where(better, 0 * state.idle, state.idle + 1)
     state.score[...] = xp.where(better, score, state.score)
@@ -352,7 +352,7 @@ def judge(on: Algebra, at: Iterate, tolerance: float) -> tuple[Array, Array, Res
     infeasible = (bz < 0) & (Az_size <= -tolerance * bz)
     unbounded = (qx < 0) & (xp.maximum(Px_size, ray) <= -tolerance * qx)
     verdict = xp.full_like(score, FAILED, dtype=xp.int64)
-    verdict = xp.where(unbounded, 0 * verdict + NO_MINIMUM, verdict)
+    verdict = xp.where(unbounded, 0 * verdict + UNBOUNDED, verdict)
     verdict = xp.where(infeasible, 0 * verdict + INFEASIBLE, verdict)
     verdict = xp.where(score <= tolerance, 0 * verdict + OPTIMAL, verdict)
     return score, verdict, Residuals(dual, primal, qx + bz + at.kappa + xPx / tau)

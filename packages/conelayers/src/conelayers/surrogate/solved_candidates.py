@@ -68,7 +68,7 @@ class SolvedCandidates:
         failed = (status == int(Status.FAILED)).any(1)
         solved = torch.where(failed, int(Status.INACCURATE), int(Status.OPTIMAL))
         outcome = torch.where(valid.any(1), solved, severest)
-        outcome[(status == int(Status.NO_MINIMUM)).any(1)] = int(Status.NO_MINIMUM)
+        outcome[(status == int(Status.UNBOUNDED)).any(1)] = int(Status.UNBOUNDED)
         best, value = primal[rows, first], objective[rows, first]
         place = rows * count + first
         table = torch.arange(batch * count, device=first.device).reshape(batch, count)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conelayers import ConeProgram, Status, compile_program
+from conelayers import ConeProgram, compile_program
 from conelayers.internals import default_engine, numbers, untraced
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.nominal import Nominal
@@ -22,6 +22,7 @@ from drolayers.ambiguity.outer import Constraints
 from drolayers.ambiguity.parameters import Typical, deviation
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
+from drolayers.status import Status
 from drolayers.support import Conic, Intersection, Reals, Support
 from drolayers.uncertainty import Uncertain
 

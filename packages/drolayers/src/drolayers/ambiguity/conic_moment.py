@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conelayers import ConeProgram, Status, compile_program
+from conelayers import ConeProgram, compile_program
 from conelayers.internals import default_engine, untraced
 from drolayers.ambiguity.image import rectangle
 from drolayers.ambiguity.moment import Ingredient, Moment
@@ -20,6 +20,7 @@ from drolayers.ambiguity.outer import Constraints, Labels
 from drolayers.ambiguity.parameters import FLOOR, Learn, Leaves, Parameters, Typical
 from drolayers.ambiguity.terms import Charge, ConicTerm, Term
 from drolayers.errors import ModelError
+from drolayers.status import Status
 from drolayers.support import Layout, in_cone
 
 Part = NDArray[np.float64] | Learn

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from conelayers import ConeProgram, Status, compile_program
+from conelayers import ConeProgram, compile_program
 from conelayers.internals import default_engine, untraced
 from drolayers.ambiguity.base import AmbiguitySet, Mass, Rows, SetDual
 from drolayers.ambiguity.image import Coordinates, Directions
@@ -28,6 +28,7 @@ from drolayers.ambiguity.theta import columns
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.products import kron
+from drolayers.status import Status
 from drolayers.support import Reals
 from drolayers.uncertainty import Uncertain
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from conelayers import ConeProgram, Status, compile_program
+from conelayers import ConeProgram, compile_program
 from conelayers.internals import default_engine, untraced, whole
 from drolayers.ambiguity.base import Along, AmbiguitySet, Mass, Rows, SetDual, at_atoms, largest, scenarios
 from drolayers.ambiguity.image import whitening
@@ -27,6 +27,7 @@ from drolayers.ambiguity.witness import ROOM_REL, at_least
 from drolayers.amounts import Told
 from drolayers.errors import ModelError
 from drolayers.products import kron, times
+from drolayers.status import Status
 from drolayers.support import Box, Layout, Reals
 from drolayers.uncertainty import Uncertain
 
@@ -55,7 +56,7 @@ class Wasserstein(AmbiguitySet):
     A learnt metric and the radius have one scale in common, since ``‖cA(y - y_n)‖ <= cε`` says the same for every
     c > 0. It is fixed: A is divided by the root of the mean square of its columns' lengths, so that the radius is
     counted in units of y. A given metric is taken as it is. Where A is singular, ways along which it vanishes cost
-    nothing, and a cost that grows along one is UNBOUNDED unless the support stops it.
+    nothing, and a cost that grows along one is INFINITE_WORST_CASE unless the support stops it.
 
     Args:
         y: the uncertain vector.

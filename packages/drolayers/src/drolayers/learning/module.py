@@ -11,7 +11,6 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from conelayers import Status
 from drolayers.errors import ShapeError, SolveError
 from drolayers.layer import Decision
 from drolayers.learning.covering import Covering
@@ -22,6 +21,7 @@ from drolayers.learning.pipeline import Pipeline, evaluating, timed
 from drolayers.learning.pretraining import Phase, PredictionLosses
 from drolayers.learning.settings import RateSchedule, SmoothingSchedule, TemperatureSchedule
 from drolayers.learning.violations import Violations
+from drolayers.status import Status
 
 UNSOLVED_CHARGE = 1e6
 """Cost units that the selection of epochs charges for validation rows without a decision, times their share."""

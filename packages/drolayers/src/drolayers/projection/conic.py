@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from conelayers import ConeProgram, Engine, Status, compile_program
+from conelayers import ConeProgram, Engine, compile_program
 from conelayers.internals import untraced
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.errors import ModelError
 from drolayers.projection import units
 from drolayers.projection.rule import Move, Task, ValueRule, Values
+from drolayers.status import Status
 
 NEGLIGIBLE = 1e-10
 """Weights below this leave their epigraph variable all but undetermined; such atoms are merged with the heaviest."""

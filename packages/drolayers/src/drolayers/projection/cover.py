@@ -12,11 +12,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conelayers import Status
 from drolayers.ambiguity.mean_covariance import MeanCovariance
 from drolayers.ambiguity.nominal import Nominal
 from drolayers.ambiguity.outcomes import Outcomes
 from drolayers.projection.rule import Report, raised, rounded
+from drolayers.status import Status
 
 
 @final

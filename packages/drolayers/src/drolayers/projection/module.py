@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from conelayers import Engine, Status, make_engine
+from conelayers import Engine, make_engine
 from drolayers.ambiguity.base import AmbiguitySet
 from drolayers.ambiguity.centred import Centred
 from drolayers.ambiguity.mean_covariance import MeanCovariance
@@ -30,6 +30,7 @@ from drolayers.projection.closed_form import Clip, closed_form
 from drolayers.projection.conic import ConeRule
 from drolayers.projection.cover import Cover, MomentCover
 from drolayers.projection.rule import Report, Rule, Task, raised
+from drolayers.status import Status
 from drolayers.support import Box, Reals
 from drolayers.uncertainty import Uncertain
 

@@ -21,10 +21,11 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from conelayers import Status
-from conelayers.internals import Statuses, unwrapped
+from conelayers.internals import unwrapped
 from drolayers.ambiguity.moment import Moment
 from drolayers.ambiguity.nominal import Nominal
+from drolayers.status import Status, gravest
+from drolayers.statuses import Statuses
 
 Values = dict[str, Tensor]
 """A moment's parameters by name, ``(batch, *shape)``."""
@@ -81,12 +82,14 @@ class Report(Statuses):
     def note(self, where: Bool[Tensor, "batch"], status: Status, sentence: str) -> None:
         """Record what happened to some items; the worst status stands."""
         if bool(where.any()):
-            self.status = torch.where(where, self.status.clamp(min=int(status)), self.status)
+            self.status = torch.where(
+                where, gravest(self.status, torch.full_like(self.status, int(status))), self.status
+            )
             self._remarks.append((where, sentence))
 
     def join(self, other: Report, said: str) -> None:
         """Record what another report says of the same items, after a few words of where it is from."""
-        self.status = torch.maximum(self.status, other.status)
+        self.status = gravest(self.status, other.status)
         self._remarks += [(where, f"{said}{sentence}") for where, sentence in other._remarks]
 
     def kept(self) -> Report:

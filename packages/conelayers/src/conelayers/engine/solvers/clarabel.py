@@ -74,8 +74,8 @@ class Clarabel:
             "Solved": Status.OPTIMAL,
             "PrimalInfeasible": Status.INFEASIBLE,
             "AlmostPrimalInfeasible": Status.INFEASIBLE,
-            "DualInfeasible": Status.NO_MINIMUM,
-            "AlmostDualInfeasible": Status.NO_MINIMUM,
+            "DualInfeasible": Status.UNBOUNDED,
+            "AlmostDualInfeasible": Status.UNBOUNDED,
         }.get(str(found.status), Status.FAILED)
         x, z, s = (np.nan_to_num(np.asarray(v, dtype=float)) for v in (found.x, found.z, found.s))
         return x, z, s, verdict, int(found.iterations)

@@ -33,8 +33,8 @@ class Capabilities:
 class Points:
     """What a solver reports: points and its own verdict, which is checked before use.
 
-    ``verdict`` is OPTIMAL, INFEASIBLE, NO_MINIMUM or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
-    certificate, for NO_MINIMUM ``x`` does. ``passed`` is where our own method left the central path at the level asked
+    ``verdict`` is OPTIMAL, INFEASIBLE, UNBOUNDED or FAILED (meaning: unfinished). For INFEASIBLE ``z`` holds the
+    certificate, for UNBOUNDED ``x`` does. ``passed`` is where our own method left the central path at the level asked
     for; it saves the smoothed derivative most of its way. ``polished`` are the items whose points satisfy the
     optimality conditions to machine precision, on a face that they confirm; ``tried`` are all that were attempted, and
     ``rough`` the points x, z and s before.

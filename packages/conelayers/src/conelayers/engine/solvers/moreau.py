@@ -24,7 +24,7 @@ from conelayers.program.program import EVERY_CONE, ConeProgram, Values, copy_arr
 from conelayers.status import Status
 
 # Moreau's statuses by number; what is absent is unfinished.
-_VERDICTS = {1: Status.OPTIMAL, 2: Status.INFEASIBLE, 3: Status.NO_MINIMUM, 5: Status.INFEASIBLE, 6: Status.NO_MINIMUM}
+_VERDICTS = {1: Status.OPTIMAL, 2: Status.INFEASIBLE, 3: Status.UNBOUNDED, 5: Status.INFEASIBLE, 6: Status.UNBOUNDED}
 
 
 class SolverPool:

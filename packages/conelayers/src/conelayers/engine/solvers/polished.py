@@ -47,7 +47,7 @@ class Polished:
         if not cones.psd or cones.exp or cones.power:
             return found
         x, z, s, verdict = (t.clone() for t in (found.x, found.z, found.s, found.verdict))
-        claimed = [int(Status.INFEASIBLE), int(Status.NO_MINIMUM)]
+        claimed = [int(Status.INFEASIBLE), int(Status.UNBOUNDED)]
         for k, item in enumerate(items(program, values, x, z, s)):
             if int(verdict[k]) in claimed:
                 continue

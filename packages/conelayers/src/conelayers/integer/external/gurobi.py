@@ -52,7 +52,7 @@ def _points(gurobi: Any, model: Any, job: Job) -> Found:
     def solve() -> Found:
         model.optimize()
         if model.Status in (gurobi.GRB.UNBOUNDED, gurobi.GRB.INF_OR_UNBD):
-            return Found([], Status.NO_MINIMUM)
+            return Found([], Status.UNBOUNDED)
         if not model.SolCount:
             proven = model.Status == gurobi.GRB.INFEASIBLE
             return Found([], Status.OPTIMAL if proven else Status.INACCURATE, exhausted=proven)

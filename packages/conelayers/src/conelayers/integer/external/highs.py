@@ -36,7 +36,7 @@ def _worker(highspy: Any, job: Job) -> Found:
         if status == kinds.kInfeasible:
             return Found([], Status.OPTIMAL, exhausted=True)
         if status in (kinds.kUnbounded, kinds.kUnboundedOrInfeasible):
-            return Found([], Status.NO_MINIMUM)
+            return Found([], Status.UNBOUNDED)
         if status != kinds.kOptimal:
             return Found([], Status.INACCURATE)
         x = np.array(solver.getSolution().col_value)

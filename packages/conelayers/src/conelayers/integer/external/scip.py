@@ -11,7 +11,7 @@ from conelayers.integer.external.external import External, Found, Job, MIPSolver
 from conelayers.integer.external.instance import Instance, Row
 from conelayers.status import Status
 
-_WITHOUT = {"infeasible": Status.OPTIMAL, "unbounded": Status.NO_MINIMUM, "inforunbd": Status.NO_MINIMUM}
+_WITHOUT = {"infeasible": Status.OPTIMAL, "unbounded": Status.UNBOUNDED, "inforunbd": Status.UNBOUNDED}
 """What it means that there is no solution."""
 
 

@@ -215,7 +215,7 @@ class Search:
         """Take solved points into the pool; the neighbours of those that entered."""
         if not len(points):
             return points
-        self.unbounded[points.item[solved.status == int(Status.NO_MINIMUM)]] = True
+        self.unbounded[points.item[solved.status == int(Status.UNBOUNDED)]] = True
         failed = (solved.status == int(Status.FAILED)).nonzero()[:, 0]
         self.unsettled.scatter_reduce_(0, points.item[failed], points.bound[failed], "amin")
         entered = self.pool.offer(points.item, points.lower, solved) & ~self._trusted[points.item]
@@ -335,7 +335,7 @@ class Search:
             (found, Status.INACCURATE),
             (proven, Status.INFEASIBLE),
             (proven & found, Status.OPTIMAL),
-            (self.unbounded, Status.NO_MINIMUM),
+            (self.unbounded, Status.UNBOUNDED),
             (~self.pool.good, Status.FAILED),
         ):
             status = torch.where(case, int(said), status)
