@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from conelayers import Status
-from conelayers.errors import SolveError
-from conelayers.status import usable
+from conelayers.status import solve_error, usable
 
 
 def test_codes_of_usable_solutions_come_first() -> None:
@@ -23,7 +22,7 @@ def test_advice_speaks_of_programs_and_not_of_sets(status: Status) -> None:
 
 
 def test_an_error_lists_the_items_that_were_not_solved() -> None:
-    error = SolveError([Status.OPTIMAL, Status.UNBOUNDED, Status.GAP])
+    error = solve_error([Status.OPTIMAL, Status.UNBOUNDED, Status.GAP])
     assert error.items == {1: Status.UNBOUNDED}
     assert "1 of 3 items" in str(error)
     assert Status.UNBOUNDED.advice in str(error)

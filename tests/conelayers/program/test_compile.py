@@ -165,9 +165,6 @@ def test_gradient_reaches_the_fixed_values() -> None:
 
 x, y, p, q = cp.Variable(2, name="x"), cp.Variable(name="y"), cp.Parameter(2, name="p"), cp.Parameter(2, name="q")
 X = cp.Variable((2, 2), name="X")
-psd = cp.Parameter((2, 2), PSD=True, name="sigma")
-symmetric = cp.Parameter((2, 2), symmetric=True, name="gamma")
-sparse = cp.Parameter((2, 2), diag=True, name="weights")
 stack = cp.Variable((3, 2, 2), symmetric=True, name="stack")
 
 REFUSED = {
@@ -181,9 +178,6 @@ REFUSED = {
     "a stack of symmetric matrices": (cp.sum(stack), [], r"Variable stack has structure \['symmetric'\]"),
     "unbounded integer": (cp.sum(x), [x >= cp.Variable(2, integer=True, name="count")], r"count is not bounded"),
     "half-bounded integer": (cp.Variable(integer=True, nonneg=True, name="half"), [], r"half is not bounded"),
-    "structured parameter": (cp.sum(psd @ x), [], r"sigma has structure \['PSD'\]"),
-    "symmetric parameter": (cp.sum(symmetric @ x), [], r"gamma has structure \['symmetric'\]"),
-    "diagonal parameter": (cp.sum(sparse @ x), [], r"weights has structure \['diag'\]"),
 }
 
 

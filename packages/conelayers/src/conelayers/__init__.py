@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "ConeLayer": "layer",
+    "ConeResult": "result",
     "ConeProgram": "program.program",
     "Derivative": "status",
     "Engine": "engine.engine",
@@ -35,7 +37,9 @@ _HOME = {
 }
 
 __all__ = [
+    "ConeLayer",
     "ConeProgram",
+    "ConeResult",
     "Derivative",
     "Engine",
     "Exact",

@@ -45,3 +45,7 @@ class SolveError(LayerError, RuntimeError):
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception is unpickled from its arguments, of which the base class stores the message alone.
         return type(self), (str(self), self.items)
+
+
+class IntegerGradientWarning(UserWarning):
+    """A gradient was asked of integer variables, which have none."""

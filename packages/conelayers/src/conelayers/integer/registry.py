@@ -67,10 +67,12 @@ class Auto:
     Args:
         engine: passed on.
         small: integer points up to which all are solved.
+        time_limit: seconds for the search of a whole batch, passed on; None for no limit.
     """
 
     engine: Engine = field(default_factory=default_engine)
     small: int = 32
+    time_limit: float | None = None
     name: str = "auto"
 
     def choose(self, program: ConeProgram, values: Values | None = None) -> Oracle:
@@ -78,8 +80,10 @@ class Auto:
         if box_size(program) <= self.small:
             return Enumeration(self.engine)
         if not Simplex.suits(program):
-            return BranchAndBound(self.engine)
-        return TreeFirst(self.engine) if values is not None and _large(program, values) else Simplex(self.engine)
+            return BranchAndBound(self.engine, time_limit=self.time_limit)
+        if self.time_limit is None and values is not None and _large(program, values):
+            return TreeFirst(self.engine)
+        return Simplex(self.engine, time_limit=self.time_limit)
 
     def best(self, program: ConeProgram, values: Values, count: int) -> Candidates:
         """The ``count`` best integer points of every program."""
@@ -105,13 +109,18 @@ ORACLES: dict[str, Callable[..., Oracle]] = {
 """What makes each oracle; packages of others are imported when they are used."""
 
 
-def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "auto") -> Oracle:
+def make_oracle(
+    oracle: str | Oracle = "auto", engine: str | Solver | Engine = "auto", time_limit: float | None = None
+) -> Oracle:
     """An oracle from its name, or an oracle as it is.
 
     Args:
         oracle: "auto", "branch_and_bound", "simplex", "enumeration", "scip", "gurobi", "highs" or an object.
         engine: what certifies points and solves relaxations; ignored for an object, which has its own.
+        time_limit: seconds for the search of a whole batch; None for no limit.
     """
+    if time_limit is not None and (not isinstance(oracle, str) or oracle == "enumeration"):
+        raise ModelError(f"Oracle {oracle!r} takes no time_limit here. Set it on the oracle, or name a search.")
     if not isinstance(oracle, str):
         # A class is none either, although it has both.
         if isinstance(oracle, type) or not isinstance(oracle, Oracle) or not callable(oracle.best):
@@ -121,4 +130,5 @@ def make_oracle(oracle: str | Oracle = "auto", engine: str | Solver | Engine = "
         return oracle
     if oracle not in ORACLES:
         raise ModelError(f"There is no oracle {oracle!r}: choose one of {sorted(ORACLES)}.")
-    return ORACLES[oracle](engine=make_engine(engine))
+    limit = {} if time_limit is None else {"time_limit": time_limit}
+    return ORACLES[oracle](engine=make_engine(engine), **limit)

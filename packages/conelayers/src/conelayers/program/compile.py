@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from typing import Any
@@ -14,15 +14,19 @@ import torch
 from cvxpy.atoms.affine.diag import diag_mat
 from cvxpy.constraints import NonNeg, Zero
 from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import CLARABEL
+from cvxpy.utilities.scopes import dpp_scope, quad_form_dpp_scope
 
 from conelayers.errors import ModelError
+from conelayers.program.duals import DualSlot, locate_duals
 from conelayers.program.program import AffineMap, ConeProgram, Cones, Slot
 from conelayers.transforms import refuse_transforms
 
 WHOLE = 1e-9
 """By how much a bound of an integer may miss a whole number: rounding."""
 
-_UNUSED = -2
+CONSTANT_ID = -1
+"""CVXPY's number of the constant among the parameters; its column is the last."""
+
 _SYMMETRIC = ("PSD", "NSD", "symmetric")
 _STRUCTURES = (*_SYMMETRIC, "diag", "sparsity", "hermitian", "complex", "imag")
 
@@ -78,10 +82,23 @@ def _places(constraint: cp.Constraint, exp_cone_order: list[int]) -> np.ndarray 
     return None
 
 
+Canonical = tuple[Any, dict[int, int], dict[int, int]]
+
+Duals = tuple[tuple[DualSlot, ...] | None, ...]
+"""Rows of the dual variables of every constraint of a problem, in their order."""
+
+
 def compile_program(
     problem: cp.Problem, parameters: Sequence[cp.Parameter] | None = None, free: Sequence[cp.Variable] = ()
 ) -> ConeProgram:
-    """Compile a parametrised CVXPY problem.
+    """Compile a parametrised CVXPY problem; see :func:`compile_with_duals`."""
+    return compile_with_duals(problem, parameters, free)[0]
+
+
+def compile_with_duals(
+    problem: cp.Problem, parameters: Sequence[cp.Parameter] | None = None, free: Sequence[cp.Variable] = ()
+) -> tuple[ConeProgram, Duals]:
+    """Compile a parametrised CVXPY problem, and locate the dual variables of its constraints.
 
     Args:
         problem: a minimisation (or maximisation: its objective is negated) that is DCP and DPP.
@@ -99,23 +116,24 @@ def compile_program(
     listed = list(problem.parameters() if parameters is None else parameters)
     _check(problem, listed)
     plain = _plain(problem)
-    canonical = _canonical(plain.objective, plain.constraints)
+    canonical, constraint_ids, parameter_ids = _canonical(plain.objective, plain.constraints)
     dims = canonical.cone_dims
     if dims.pnd:
         raise ModelError(f"Power cones in n dimensions are not supported; they come from {_cone_offender(problem)}.")
 
     columns = canonical.x.size
-    slots, order = _layout(listed, canonical)
-    stacked = _stacked(canonical.reduced_A, order, columns)
+    slots, feature_map = _layout(listed, canonical, parameter_ids)
+    stacked = _stacked(canonical.reduced_A, feature_map, columns)
     bound_rows, bound_offsets, integers = _bound_rows(canonical, problem, free, _said(stacked, dims, columns))
     # The bounds close the block of nonnegative rows.
     at = dims.zero + dims.nonneg
     first_lower, extra = at, bound_rows.shape[0]
+    duals = locate_duals(plain.constraints[: len(problem.constraints)], canonical, constraint_ids, extra)
     rows, cols, coefficient, constant = stacked
     rows = np.where(rows >= at, rows + extra, rows)
     rows = np.concatenate([rows, at + bound_rows.row])
     cols = np.concatenate([cols, bound_rows.col])
-    coefficient = sp.vstack([coefficient, sp.csr_array((bound_rows.nnz, order.size))], format="csr")
+    coefficient = sp.vstack([coefficient, sp.csr_array((bound_rows.nnz, feature_map.shape[1]))], format="csr")
     constant = np.concatenate([constant, bound_rows.data])
 
     is_rhs = cols == columns
@@ -139,12 +157,12 @@ def compile_program(
     b_constant[at : at + extra] += bound_offsets
     b_map = _affine(b_constant, sp.csr_array(spread @ coefficient[is_rhs]))
 
-    q_coefficient, q_constant = _select(sp.csc_array(canonical.q), order)
-    P_indptr, P_indices, P_map = _quadratic(canonical, order, columns)
+    q_coefficient, q_constant = _select(sp.csc_array(canonical.q), feature_map)
+    P_indptr, P_indices, P_map = _quadratic(canonical, feature_map, columns)
     q_map, constant_map = _affine(q_constant[:-1], q_coefficient[:-1]), _affine(q_constant[-1:], q_coefficient[-1:])
     _check_maps(A_map, b_map, q_map, P_map, constant_map)
     column, lower, upper = integers
-    return ConeProgram(
+    program = ConeProgram(
         cones=cones,
         columns=columns,
         A_indptr=_long(np.searchsorted(rows[A_entries], np.arange(cones.rows + 1))),
@@ -165,6 +183,7 @@ def compile_program(
         lower_rows=_long(first_lower + lower),
         upper_rows=_long(first_lower + upper),
     )
+    return program, duals
 
 
 def _plain(problem: cp.Problem) -> cp.Problem:
@@ -188,29 +207,32 @@ def _plain(problem: cp.Problem) -> cp.Problem:
     return cp.Problem(objective, [*(c.tree_copy(id_objects=plain) for c in problem.constraints), *constraints])
 
 
-def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constraint]) -> Any:
-    """CVXPY's parametrised cone program."""
+def _canonical(objective: cp.Minimize | cp.Maximize, constraints: list[cp.Constraint]) -> Canonical:
+    """CVXPY's parametrised cone program, and its numbers of constraints and parameters by the user's."""
     # A problem of our own, since CVXPY caches canonicalisations without looking at the back end asked for.
     fresh = cp.Problem(objective, constraints)
 
-    def asked(backend: str) -> Any:
+    def canonicalise(backend: str) -> Canonical:
         try:
-            return fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend=backend)[0]["param_prob"]
+            with quad_form_dpp_scope():
+                data, chain, _ = fresh.get_problem_data(_Canonical(), enforce_dpp=True, canon_backend=backend)
         except MemoryError as error:
             variables, numbers = (sum(leaf.size for leaf in part) for part in (fresh.variables(), fresh.parameters()))
             raise ModelError(
                 f"There is not enough memory to compile a problem with {variables:,} variables and {numbers:,} "
                 "parameters (numbers, not arrays): use fewer atoms or outcomes, or a machine with more memory."
             ) from error
+        parameters = {given: lowered[0] for given, lowered in chain.compose_param_id_map().items()}
+        return data["param_prob"], chain.compose_constr_id_map(), parameters
 
     # CVXPY multiplies infinite bounds by zeros on its way.
     with np.errstate(invalid="ignore"):
         try:
-            return asked("COO")
+            return canonicalise("COO")
         except ValueError:
             # CVXPY 1.9's fast way stumbles over entrywise products of parameters with constants.
             fresh = cp.Problem(objective, constraints)
-            return asked("SCIPY")
+            return canonicalise("SCIPY")
 
 
 def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
@@ -218,7 +240,13 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
     for parameter in problem.parameters():
         if not any(parameter.id == p.id for p in parameters):
             raise ModelError(f"Parameter {parameter.name()} is used in the problem but is not listed in parameters.")
-    check_leaves(problem.objective.expr, problem.constraints)
+    check_leaves(problem.objective.expr, problem.constraints, structured_parameters=True)
+    with quad_form_dpp_scope():
+        _check_curvature(problem)
+
+
+def _check_curvature(problem: cp.Problem) -> None:
+    """Name the first part that is not convex, or not DPP; parameters of quadratic forms may stand in the objective."""
     for part in (problem.objective, *problem.constraints):
         expressions = list(part.args)
         if not part.is_dcp():
@@ -234,7 +262,9 @@ def _check(problem: cp.Problem, parameters: list[cp.Parameter]) -> None:
             )
 
 
-def check_leaves(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> None:
+def check_leaves(
+    cost: cp.Expression, constraints: Sequence[cp.Constraint], structured_parameters: bool = False
+) -> None:
     """Name the first part that holds what has a structure, or a constant that is no number.
 
     A solver would fail on such a constant and blame something else.
@@ -247,7 +277,9 @@ def check_leaves(cost: cp.Expression, constraints: Sequence[cp.Constraint]) -> N
                 "would take them for the same, so make the others after unpickling, or use the unpickled ones alone."
             )
         variable = isinstance(leaf, cp.Variable)
-        taken = _SYMMETRIC if variable and leaf.ndim == 2 else ()
+        taken: tuple[str, ...] = _SYMMETRIC if variable and leaf.ndim == 2 else ()
+        if structured_parameters and not variable:
+            taken = (*_SYMMETRIC, "diag", "sparsity")
         structure = [a for a in _STRUCTURES if leaf.attributes.get(a) and a not in taken]
         if structure:
             kind = "Variable" if variable else "Parameter"
@@ -319,7 +351,7 @@ def _offender(expressions: list[cp.Expression], dpp: bool) -> cp.Expression | No
     """The innermost expression that breaks the rules."""
 
     def follows(expression: cp.Expression) -> bool:
-        with cp.utilities.scopes.dpp_scope() if dpp else nullcontext():
+        with dpp_scope() if dpp else nullcontext(), quad_form_dpp_scope():
             return bool(expression.is_convex() or expression.is_concave())
 
     for expression in expressions:
@@ -340,7 +372,7 @@ def _cone_offender(problem: cp.Problem) -> object:
         else:
             total = part if part.is_scalar() else np.ones(part.size) @ part.flatten(order="F")
             objective = cp.Minimize(total) if part.is_convex() else cp.Maximize(total)
-        dims = _canonical(objective, constraints).cone_dims
+        dims = _canonical(objective, constraints)[0].cone_dims
         return bool(dims.pnd)
 
     def innermost(parts: list[Any]) -> object | None:
@@ -353,42 +385,71 @@ def _cone_offender(problem: cp.Problem) -> object:
     return innermost([problem.objective.expr, *problem.constraints])
 
 
-def _layout(listed: list[cp.Parameter], canonical: object) -> tuple[tuple[Slot, ...], np.ndarray]:
-    """Where parameters stand among the features, and CVXPY's column for each feature (-2 for one that is unused)."""
-    slots, order, offset = [], [], 0
+def _layout(
+    listed: list[cp.Parameter], canonical: Any, ids: Mapping[int, int]
+) -> tuple[tuple[Slot, ...], sp.csr_array]:
+    """Place parameters among the features, and map the features to CVXPY's columns of parameters.
+
+    Args:
+        listed: the parameters, in the order of the features.
+        canonical: CVXPY's parametrised cone program, whose last column is that of the constant.
+        ids: CVXPY's number of a parameter in the cone program, by the number that the user's has.
+
+    Returns:
+        The slots, and a sparse matrix ``(column, feature)``.
+    """
+    slots, entries, offset = [], [], 0
     for parameter in listed:
         slots.append(Slot(parameter.name(), offset, tuple(parameter.shape), int(parameter.id), parameter))
-        first = canonical.param_id_to_col.get(parameter.id)  # type: ignore[attr-defined]
-        if first is None:
-            order.append(np.full(parameter.size, _UNUSED))
-        else:
-            # Features are laid out in C order, CVXPY's columns in Fortran order.
-            fortran = np.arange(parameter.size).reshape(parameter.shape, order="F")
-            order.append(int(first) + fortran.ravel(order="C"))
+        first = canonical.param_id_to_col.get(ids.get(parameter.id, parameter.id))
+        if first is not None:
+            column, feature, weight = _parameter_columns(parameter)
+            entries.append(np.stack([first + column, offset + feature, weight]))
         offset += parameter.size
-    return tuple(slots), np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
+    columns = canonical.param_id_to_col[CONSTANT_ID] + 1
+    column, feature, weight = np.concatenate([np.zeros((3, 0)), *entries], 1)
+    place = (column.astype(np.int64), feature.astype(np.int64))
+    return tuple(slots), sp.csr_array(sp.coo_array((weight, place), shape=(columns, offset)))
+
+
+def _parameter_columns(parameter: cp.Parameter) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Columns of a parameter in CVXPY, entries in C order that they hold, and weights.
+
+    CVXPY keeps the upper triangle of a symmetric matrix by rows, the diagonal of a diagonal one, and the listed
+    entries of a sparse one. A symmetric entry is the mean of both that a value has, so that gradients are symmetric.
+    """
+    size, shape = parameter.size, parameter.shape
+    if any(parameter.attributes.get(a) for a in _SYMMETRIC):
+        row, column = np.triu_indices(shape[0])
+        index = np.arange(row.size)
+        feature = np.concatenate([row * shape[0] + column, column * shape[0] + row])
+        return np.tile(index, 2), feature, np.full(2 * row.size, 0.5)
+    if parameter.attributes.get("diag"):
+        index = np.arange(shape[0])
+        return index, index * (shape[0] + 1), np.ones(index.size)
+    if parameter.attributes.get("sparsity"):
+        feature = np.ravel_multi_index(tuple(np.asarray(i) for i in parameter.sparse_idx), shape)
+        return np.arange(feature.size), feature, np.ones(feature.size)
+    # Features are laid out in C order, CVXPY's columns in Fortran order.
+    return np.arange(size).reshape(shape, order="F").ravel(order="C"), np.arange(size), np.ones(size)
 
 
 def _stacked(
-    reduced: object, order: np.ndarray, columns: int
+    reduced: object, spread: sp.csr_array, columns: int
 ) -> tuple[np.ndarray, np.ndarray, sp.csr_array, np.ndarray]:
     """Entries of CVXPY's [A | b] as (row, column, coefficients of the features, constant)."""
     reduced.cache()  # type: ignore[attr-defined]
     if reduced.problem_data_index is None:  # type: ignore[attr-defined]
         nothing = np.zeros(0, dtype=np.int64)
-        return nothing, nothing, sp.csr_array((0, order.size)), np.zeros(0)
+        return nothing, nothing, sp.csr_array((0, spread.shape[1])), np.zeros(0)
     rows, indptr, _ = reduced.problem_data_index  # type: ignore[attr-defined]
     cols = np.repeat(np.arange(columns + 1), np.diff(indptr))
-    coefficient, constant = _select(sp.csc_array(reduced.reduced_mat), order)  # type: ignore[attr-defined]
+    coefficient, constant = _select(sp.csc_array(reduced.reduced_mat), spread)  # type: ignore[attr-defined]
     return np.asarray(rows, dtype=np.int64), cols, coefficient, constant
 
 
-def _select(matrix: sp.csc_array, order: np.ndarray) -> tuple[sp.csr_array, np.ndarray]:
+def _select(matrix: sp.csc_array, spread: sp.csr_array) -> tuple[sp.csr_array, np.ndarray]:
     """Split CVXPY's parameter columns into those of the features, in their order, and the constant."""
-    used = order != _UNUSED
-    spread = sp.csr_array(
-        (np.ones(used.sum()), (order[used], np.flatnonzero(used))), shape=(matrix.shape[1], order.size)
-    )
     return sp.csr_array(matrix @ spread), matrix[:, [-1]].toarray()[:, 0]
 
 
@@ -459,16 +520,16 @@ def _bound_rows(
     return matrix, offsets, (integer, np.searchsorted(low, integer), low.size + np.searchsorted(high, integer))
 
 
-def _quadratic(canonical: object, order: np.ndarray, columns: int) -> tuple[torch.Tensor, torch.Tensor, AffineMap]:
+def _quadratic(canonical: object, spread: sp.csr_array, columns: int) -> tuple[torch.Tensor, torch.Tensor, AffineMap]:
     """The full symmetric quadratic form, by rows."""
     if canonical.P is None:  # type: ignore[attr-defined]
-        empty = _affine(np.zeros(0), sp.csr_array((0, order.size)))
+        empty = _affine(np.zeros(0), sp.csr_array((0, spread.shape[1])))
         return torch.zeros(columns + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), empty
     reduced = canonical.reduced_P  # type: ignore[attr-defined]
     reduced.cache()
     rows, indptr, _ = reduced.problem_data_index
     cols = np.repeat(np.arange(columns), np.diff(indptr))
-    coefficient, constant = _select(sp.csc_array(reduced.reduced_mat), order)
+    coefficient, constant = _select(sp.csc_array(reduced.reduced_mat), spread)
     by_row = np.lexsort((cols, rows))
     offsets = _long(np.searchsorted(np.asarray(rows)[by_row], np.arange(columns + 1)))
     return offsets, _long(cols[by_row]), _affine(constant[by_row], coefficient[by_row])
