@@ -15,10 +15,10 @@ from torch import Tensor
 
 from conelayers.checks import number, whole
 from conelayers.errors import ModelError
-from conelayers.extras import require
 from drolayers.baselines.base import as_given, checked_problem, contexts
 from drolayers.baselines.regression import MeanModel, fit_mean, train
 from drolayers.baselines.sibling import ExpectedCost, affine
+from drolayers.extras import require
 from drolayers.learning.data import Examples, examples, split
 from drolayers.problem import DecisionProblem
 

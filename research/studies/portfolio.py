@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from conelayers.errors import ModelError
-from conelayers.extras import require
+from drolayers.extras import require
 from research.studies.allocation import CAP, LEVEL, PER_CENT, Allocation, AssetModel, MarketNeighbours
 from research.studies.learner import learner
 from research.studies.output import in_parallel, interval, show, write

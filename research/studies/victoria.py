@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conelayers.errors import ShapeError
-from conelayers.extras import require
+from drolayers.extras import require
 
 Array = NDArray[np.float64]
 Days = NDArray[np.datetime64]

@@ -13,7 +13,7 @@ import torch
 import drolayers as dro
 
 THETA = [[1.0, 1.0, 0.3]]
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 class Setting:
