@@ -169,3 +169,13 @@ def test_temperatures_are_positive(wrong: float) -> None:
 def test_effective_sample_size() -> None:
     p = torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
     assert effective_sample_size(p).tolist() == [4.0, 1.0, 2.0, 0.0]
+
+
+def test_objectives_that_cancel_up_to_rounding_are_equal() -> None:
+    """Gaps of 1e-17 beside terms of one are no gaps; exact zeros are equal as well."""
+    objective = torch.tensor([[1.3e-17, -3.4e-17, 8e-18], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    alike, valid = torch.zeros_like(objective), torch.ones_like(objective, dtype=torch.bool)
+    optimum, terms = objective.amin(1), torch.tensor([1.0, 0.0], dtype=torch.float64)
+    temperature = compute_temperature(RelativeTemperature(), objective, optimum, alike, valid, terms)
+    probabilities = energy_probabilities(objective, alike, valid, temperature)
+    torch.testing.assert_close(probabilities, torch.full_like(objective, 1 / 3), rtol=1e-3, atol=0)

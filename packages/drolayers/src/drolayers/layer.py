@@ -376,7 +376,8 @@ class DROLayer(nn.Module):
             solved = SolvedCandidates.solve_draws(program, values, oracle, draws, self.engine)
             log_intensity = draws.log_intensity
         status = problem.diagnosis.of_integer(solved.outcome, solved.best, solved.value, given, self.oracle)
-        temperature = self._compute_temperature(solved.objective, solved.value, log_intensity, solved.valid)
+        terms = solved.measure_terms(values)
+        temperature = self._compute_temperature(solved.objective, solved.value, log_intensity, solved.valid, terms)
         # Where nothing was solved the loss still depends on θ, with a derivative of zero.
         objective = solved.objective + (0.0 * flat.double()).sum(1, keepdim=True)
         probabilities = energy_probabilities(objective, log_intensity, solved.valid, temperature)
@@ -400,11 +401,12 @@ class DROLayer(nn.Module):
         optimum: Float[Tensor, "batch"],
         log_intensity: Float[Tensor, "batch candidate"] | None,
         valid: Bool[Tensor, "batch candidate"],
+        term_size: Float[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch"]:
         """Compute the λ of this call; ``log_intensity=None`` weights all valid candidates alike."""
         if log_intensity is None:
             log_intensity = torch.zeros_like(objective)
-        return compute_temperature(self._temperature, objective, optimum, log_intensity, valid)
+        return compute_temperature(self._temperature, objective, optimum, log_intensity, valid, term_size)
 
     def _every_point(self) -> Float[Tensor, "point integer"] | None:
         """All feasible integer points, where they are few or were asked for, and there are any."""

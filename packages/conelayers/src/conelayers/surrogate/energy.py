@@ -28,6 +28,10 @@ SPREAD_FLOOR_REL = 1e-9
 """Smallest mean gap relative to |min f|: objectives that agree to this many digits are equal, so p is uniform."""
 
 
+ROUNDING_REL = 1e-12
+"""Smallest mean gap relative to the terms of f: objectives whose terms cancel to less differ by rounding."""
+
+
 @dataclass(frozen=True)
 class RelativeTemperature:
     """A temperature proportional to the mean gap of the objectives, item by item.
@@ -85,6 +89,7 @@ def compute_temperature(
     optimum: Float[Tensor, "batch"],
     log_intensity: Float[Tensor, "batch candidate"],
     valid: Bool[Tensor, "batch candidate"],
+    term_size: Float[Tensor, "batch"] | None = None,
 ) -> Float[Tensor, "batch"]:
     """Compute λ of every item as a constant, without a graph.
 
@@ -97,6 +102,7 @@ def compute_temperature(
         optimum: min f over all feasible points.
         log_intensity: log q of each candidate; zeros if all feasible points are enumerated.
         valid: which candidates were solved.
+        term_size: size of the terms of f, of which an f that cancels is only known to a share ``ROUNDING_REL``.
 
     Returns:
         Positive temperatures ``(batch,)``, in float64.
@@ -115,7 +121,8 @@ def compute_temperature(
     mean_gap = (weights * gaps).sum(1)
     # Without a gap any positive temperature gives the same, uniform, probabilities.
     scale = torch.where(valid.any(1), optimum.abs(), torch.zeros_like(optimum))
-    floor = (SPREAD_FLOOR_REL * scale).clamp(min=torch.finfo(objective.dtype).tiny)
+    rounding = torch.zeros_like(scale) if term_size is None else ROUNDING_REL * term_size
+    floor = torch.maximum(SPREAD_FLOOR_REL * scale, rounding).clamp(min=torch.finfo(objective.dtype).tiny)
     return temperature.factor * torch.maximum(mean_gap, floor)
 
 

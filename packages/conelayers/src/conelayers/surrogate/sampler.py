@@ -121,7 +121,8 @@ class CandidateSampler:
             answer, draws = self._sample(program, values.detach(), oracle, training)
             solved = SolvedCandidates.solve_draws(program, values, answer, draws, engine)
             log_intensity = draws.log_intensity
-        temperature = compute_temperature(self.temperature, solved.objective, solved.value, log_intensity, solved.valid)
+        candidates = solved.objective, solved.value, log_intensity, solved.valid
+        temperature = compute_temperature(self.temperature, *candidates, solved.measure_terms(values))
         probabilities = energy_probabilities(solved.objective, log_intensity, solved.valid, temperature)
         return WeightedCandidates(solved, probabilities, temperature, answer)
 

@@ -42,6 +42,11 @@ class SolvedCandidates:
     derivative: Callable[[], Int[Tensor, "batch candidate"]]
     value_derivative: Callable[[], Int[Tensor, "batch"]]
 
+    def measure_terms(self, values: Values) -> Float[Tensor, "batch"]:
+        """Return the size of the terms of each item's objectives, Σ|q_j x_j|, the largest over its candidates."""
+        terms = (values.q.detach()[:, None] * self.primal.detach()).abs().sum(2)
+        return torch.where(self.valid, terms, torch.zeros_like(terms)).amax(1) + values.constant.detach().abs()
+
     @classmethod
     def enumerate_points(
         cls, program: ConeProgram, values: Values, points: Float[Tensor, "candidate integer"], engine: Engine
