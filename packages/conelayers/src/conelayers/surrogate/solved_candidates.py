@@ -43,9 +43,10 @@ class SolvedCandidates:
     value_derivative: Callable[[], Int[Tensor, "batch"]]
 
     def measure_terms(self, values: Values) -> Float[Tensor, "batch"]:
-        """Return the size of the terms of each item's objectives, Σ|q_j x_j|, the largest over its candidates."""
-        terms = (values.q.detach()[:, None] * self.primal.detach()).abs().sum(2)
-        return torch.where(self.valid, terms, torch.zeros_like(terms)).amax(1) + values.constant.detach().abs()
+        """Return the size of the terms of each item's objectives: max|q| · max|x| over its candidates."""
+        sizes = self.primal.detach().abs().amax(2)
+        largest = torch.where(self.valid, sizes, torch.zeros_like(sizes)).amax(1)
+        return values.q.detach().abs().amax(1) * largest + values.constant.detach().abs()
 
     @classmethod
     def enumerate_points(
