@@ -54,14 +54,19 @@ def check(answered: Answered, seed: int, number: int) -> Findings:
         truth = Reference(program, item).value(columns[k, : cost.size])
         value = float(values[k]) / program.choices.cost_unit
         if truth.accurate and not abs(value - truth.value) <= VALUE_REL * (1 + abs(truth.value)):
-            yield "wrong worst case", k, f"worst_case_cost is {value:.9g}, not {truth.value:.9g}"
+            yield _kind(value), k, f"worst_case_cost is {value:.9g}, not {truth.value:.9g}"
         if truth.status == "infinite" and value != np.inf:
-            yield "wrong worst case", k, f"worst_case_cost is {value:.9g}, not infinite"
+            yield _kind(value), k, f"worst_case_cost is {value:.9g}, not infinite"
     if len(cost.worst) == 1 and len(tau) <= 1:
         distribution = problem.worst_case_distribution(moved, *arguments)
         # With one threshold, the column behind the variables is its value.
         yield from _attains(answered, distribution, cost.worst[0], columns, values.detach().numpy())
     yield from _constraints(answered, moved, arguments, columns)
+
+
+def _kind(value: float) -> str:
+    """Name a finding: NaN says that a worst case is unknown, any other number is wrong."""
+    return "masked worst case" if np.isnan(value) else "wrong worst case"
 
 
 def _columns(answered: Answered, decision: dict[Any, torch.Tensor]) -> Array:
@@ -90,7 +95,7 @@ def _constraints(answered: Answered, moved: dict[Any, torch.Tensor], arguments: 
             value = float(values[k, 0]) / program.choices.unit
             if truth.accurate and not abs(value - truth.value) <= VALUE_REL * (1 + abs(truth.value)):
                 name = program.choices.constraints[index]
-                yield "wrong worst case", k, f"worst_case of {name!r} is {value:.9g}, not {truth.value:.9g}"
+                yield _kind(value), k, f"worst_case of {name!r} is {value:.9g}, not {truth.value:.9g}"
 
 
 def _attains(answered: Answered, distribution: Any, worst: Worst, columns: Array, values: Array) -> Findings:
