@@ -63,7 +63,8 @@ class Finding:
 
     Attributes:
         kind: "wrong value", "wrong status", "wrong decision", "wrong gradient", "wrong value gradient",
-            "wrong worst case", "masked worst case", "wrong distribution", "wrong candidate", "raw" or the name of an invariant.
+            "wrong worst case", "masked worst case", "wrong distribution", "wrong candidate", "raw" or the name of an
+            invariant.
         item: position in the batch; -1 for the whole program.
         note: numbers.
     """
